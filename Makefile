@@ -1,0 +1,76 @@
+# Everything a contributor runs. `make` alone lists the targets.
+
+PYTHON  ?= python3
+WORKERS ?= 0
+BIN     := .venv/bin
+READY   := .venv/.ready
+LOCK    := requirements/dev.lock
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test format lint types imports check generate bench lock clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "Settings: PYTHON=python3.12 (which interpreter builds .venv), WORKERS=2 (processes for make test)"
+
+setup: $(READY)  ## build .venv from the hashed lock file; does nothing when it is up to date
+
+demo: $(READY)  ## watch the log at work
+	$(BIN)/python -m examples.log_at_work
+
+test: $(READY)  ## run every test; src/runstone/core must be covered to the last branch
+	$(BIN)/pytest --cov --cov-report= -n $(WORKERS)
+	$(BIN)/coverage report
+	$(BIN)/coverage report --include='src/runstone/core/*' --fail-under=100
+
+format: $(READY)  ## rewrite the code in the house format, with the safe fixes of the linter
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+lint: $(READY)  ## check style and format, changing nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(READY)  ## check types, strictly
+	$(BIN)/mypy
+
+imports: $(READY)  ## check who imports whom, and that core stays pure
+	$(BIN)/pytest -q tests/unit/test_import_directions.py
+
+check: lint types imports test  ## all that must pass before a change goes in
+
+generate: $(READY)  ## write the generated files again, specs/schemas/ among them
+	$(BIN)/python tools/generate.py
+
+bench: $(READY)  ## run every benchmark
+	$(BIN)/python -m benchmarks all
+
+# Releases younger than two weeks are left alone: a bad one is usually withdrawn by then.
+lock: $(READY)  ## pin the newest allowed versions of every development dependency again
+	$(BIN)/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
+		--generate-hashes --no-strip-extras --exclude-newer '14 days' --custom-compile-command 'make lock' \
+		--extra testing --output-file $(LOCK) pyproject.toml requirements/dev.in > /dev/null
+	@! grep -n '://' $(LOCK) || { echo "$(LOCK) must name no host" >&2; exit 1; }
+
+clean:  ## remove .venv and everything that tools left behind
+	rm -rf .venv .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- .venv ---------------------------------------------------------------------------------------
+
+APT_INSTALL := apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends
+CAN_APT     := [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null
+
+# Wheels only: building from source would fetch build tools that no hash covers.
+$(READY): $(LOCK) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2> /dev/null || { $(CAN_APT) && $(APT_INSTALL) python3-venv; } || \
+		{ echo "This Python cannot make environments. Run: apt-get install python3-venv" >&2; exit 1; }
+	@[ -x $(BIN)/pip ] || $(PYTHON) -m venv --clear .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r $(LOCK)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@command -v strace > /dev/null || { $(CAN_APT) && $(APT_INSTALL) strace; } > /dev/null 2>&1 || \
+		echo "No strace, and it cannot be installed here: the disk-fault tests will be skipped."
+	@touch $@

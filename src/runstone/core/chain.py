@@ -1,0 +1,43 @@
+"""The hash chain: every event carries the hash of its predecessor (§ORD-8, §ORD-9).
+
+An event's hash covers its canonical bytes, payload spliced in exactly as stored, and neither
+its feed position nor the time it was persisted, which differ from store to store.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from runstone.core import codec
+from runstone.core.events import Event, EventDraft
+
+GENESIS: Final = "0" * 64
+"""What the first event of a stream carries in place of a predecessor's hash."""
+
+_FIELDS: Final = EventDraft.__struct_fields__
+
+
+def seal(draft: EventDraft, run_seq: int, prev_hash: str) -> Event:
+    """Gives a draft its place in a stream."""
+    fields = dict(zip(_FIELDS, msgspec.structs.astuple(draft), strict=True))
+    return Event(**fields, run_seq=run_seq, prev_hash=prev_hash)
+
+
+def portable(event: Event) -> Event:
+    """The event without what its store added."""
+    if event.sequence_number is None and event.persisted_at is None:
+        return event
+    return msgspec.structs.replace(event, sequence_number=None, persisted_at=None)
+
+
+def event_bytes(event: Event) -> bytes:
+    """The bytes that are hashed, and that a bundle holds."""
+    return codec.encode(portable(event))
+
+
+def event_hash(event: Event) -> str:
+    """The hash its successor carries."""
+    return sha256(event_bytes(event)).hexdigest()

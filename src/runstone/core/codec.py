@@ -1,0 +1,154 @@
+"""JSON: one canonical, byte-stable form going out, one strict reading coming in (§PAY-1 to §PAY-6).
+
+`canonical` is the only way a value becomes bytes that are stored; `parse` the only way
+foreign JSON text becomes a value. Both refuse what some other JSON reader would understand
+differently, and say where it stands with a JSON pointer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from runstone.errors import InvalidPayload
+
+MAX_DEPTH: Final = 128
+MAX_BYTES: Final = 8 * 1024 * 1024
+MAX_INTEGER: Final = 2**53 - 1
+
+NULL: Final = Raw(b"null")
+
+_T = TypeVar("_T")
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class _Repeated:
+    """Marks an object that named a key twice, until the walk that knows its pointer meets it."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def encode(value: object) -> bytes:
+    """The canonical bytes of a value made by this package: no checks."""
+    return _encode(value)
+
+
+def canonical(value: object) -> Raw:
+    """The canonical bytes of any value a user may hand in, checked."""
+    try:
+        plain = msgspec.to_builtins(value, order="sorted")
+    except (TypeError, ValueError, UnicodeError, RecursionError) as error:
+        raise InvalidPayload("", f"not storable as JSON: {error}") from error
+    check(plain)
+    encoded = _encode(plain)
+    _check_size(encoded)
+    return Raw(encoded)
+
+
+def parse(text: bytes | str) -> Any:
+    """The value of a strict I-JSON text; whatever is ambiguous is refused."""
+    _check_size(text)
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload("", f"not valid UTF-8: byte {error.start}") from error
+    except RecursionError as error:
+        raise InvalidPayload("", f"nested deeper than {MAX_DEPTH}") from error
+    except ValueError as error:
+        raise InvalidPayload("", f"not valid JSON: {error}") from error
+    check(value)
+    return value
+
+
+def decode_as(raw: Raw | bytes, kind: type[_T]) -> _T:
+    """Stored bytes as a typed value; a mismatch names its place."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidPayload(_pointer_of(error), str(error)) from error
+
+
+def check(value: object) -> None:
+    """Refuses anything that strict I-JSON has no single reading for."""
+    _check(value, "", 0)
+
+
+def _check(value: object, pointer: str, depth: int) -> None:
+    match value:
+        case None | bool():
+            pass
+        case str():
+            _check_text(value, pointer)
+        case int():
+            if not -MAX_INTEGER <= value <= MAX_INTEGER:
+                raise InvalidPayload(pointer, "integer beyond ±(2^53 - 1): send it as a string")
+        case float():
+            if not math.isfinite(value):
+                raise InvalidPayload(pointer, f"{value} is not a JSON number")
+        case dict():
+            _check_depth(pointer, depth)
+            for key, item in value.items():
+                if not isinstance(key, str):
+                    raise InvalidPayload(pointer, f"object key {key!r} is not a string")
+                _check_text(key, pointer)
+                _check(item, f"{pointer}/{_escape(key)}", depth + 1)
+        case list() | tuple():
+            _check_depth(pointer, depth)
+            for index, item in enumerate(value):
+                _check(item, f"{pointer}/{index}", depth + 1)
+        case _Repeated():
+            raise InvalidPayload(pointer, f"object key {value.key!r} stands there twice")
+        case _:
+            raise InvalidPayload(pointer, f"{type(value).__name__} is not a JSON value")
+
+
+def _check_depth(pointer: str, depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise InvalidPayload(pointer, f"nested deeper than {MAX_DEPTH}")
+
+
+def _check_text(text: str, pointer: str) -> None:
+    if "\0" in text:
+        raise InvalidPayload(pointer, "text holds a NUL character")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidPayload(pointer, "text holds a lone surrogate") from error
+
+
+def _check_size(text: bytes | str) -> None:
+    if len(text) > MAX_BYTES:
+        raise InvalidPayload("", f"{len(text)} bytes are over the bound of {MAX_BYTES}")
+
+
+def _object(pairs: list[tuple[str, object]]) -> object:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    seen: set[str] = set()
+    repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+    return _Repeated(repeated)
+
+
+def _constant(name: str) -> object:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _pointer_of(error: msgspec.DecodeError) -> str:
+    """msgspec says `… - at `$.a[0].b``; a JSON pointer says `/a/0/b`."""
+    _, found, path = str(error).rpartition("at `$")
+    if not found:
+        return ""
+    return path.rstrip("`").replace("[", ".").replace("]", "").replace(".", "/")

@@ -1,0 +1,229 @@
+"""A commit: what is decided on one or several streams, ready to be made durable whole (§STO-8).
+
+A `StreamWriter` gives events their place and hash and folds them as they are recorded, so a
+commit carries sequence numbers, the new head and the changed rows, all computed beforehand from
+the state it was decided on. The store only compares and writes.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from runstone.core import codec
+from runstone.core.chain import seal
+from runstone.core.events import Event, EventDraft, StreamKind
+from runstone.core.fold import RunFold, SignalFold
+from runstone.core.fold.streams import StreamFold
+from runstone.core.ids import NewId
+from runstone.core.keys import event_key
+from runstone.core.payloads import Payload
+from runstone.core.rows import Row, changed_rows, queue_entry
+from runstone.core.run import QueueEntry
+from runstone.core.state import RunState, SignalState
+
+_Fold = TypeVar("_Fold", bound=StreamFold)
+
+ONCE_PER_ATTEMPT: Final = frozenset(
+    {
+        "SIGNAL_RECEIVED",
+        "SIGNAL_PROCESSING_STARTED",
+        "SIGNAL_PROCESSED",
+        "SIGNAL_PROCESSING_FAILED",
+        "RUN_CREATED",
+        "RUN_APPROVED",
+        "RUN_STARTED",
+        "RUN_HANDLER_RETURNED",
+        "RUN_COMPLETED",
+        "RUN_FAILED",
+        "RUN_CANCELLED",
+        "STEP_STARTED",
+        "STEP_COMPLETED",
+        "STEP_FAILED",
+        "STEP_SKIPPED",
+        "STEP_RETRIED",
+    }
+)
+"""Events whose key needs no occurrence: stream, step key and attempt say all (§IDM-2)."""
+
+
+class Context(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision cannot know by itself: the time, where ids come from, who decides."""
+
+    now: datetime
+    new_id: NewId
+    actor: str
+    trace_id: str = "0" * 32
+    span_id: str = "0" * 16
+    adapter_version: str | None = None
+    engine_attempt: int | None = None
+    engine_run_ref: Raw | None = None
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """What a commit makes of a run's lease; operational, not history."""
+
+    owner: str | None
+    attempts: int = 0
+
+
+class StreamWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """What one commit does to one stream."""
+
+    stream_id: str
+    tenant_id: str
+    kind: StreamKind
+    expected_seq: int
+    fence: int
+    raise_fence: bool
+    events: tuple[Event, ...]
+    last_seq: int
+    head: str
+    last_at: datetime
+    rows: tuple[Row, ...]
+    queue: QueueEntry | None
+    queue_changed: bool
+    lease: Lease | None
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Writes to several streams: all of them, or none."""
+
+    writes: tuple[StreamWrite, ...]
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return tuple(event for write in self.writes for event in write.events)
+
+
+class StreamWriter(Generic[_Fold]):
+    """Records events on one stream; nothing is durable until the store has taken the commit."""
+
+    def __init__(self, fold: _Fold, context: Context, correlation_id: str, plan_version: str = "") -> None:
+        self.fold = fold
+        self.context = context
+        self.correlation_id = correlation_id
+        self.plan_version = plan_version
+        self.expected_seq = fold.last_seq
+        self.events: list[Event] = []
+
+    def record(
+        self,
+        data: Payload,
+        *,
+        aggregate_id: str | None = None,
+        cause: str | None = None,
+        step_key: str | None = None,
+        logical_attempt: int | None = None,
+        control_signal_id: str | None = None,
+        generation: int = 1,
+    ) -> Event:
+        """Adds one event, caused by `cause` or else by the last event of the same entity."""
+        fold, context = self.fold, self.context
+        aggregate_id = aggregate_id or fold.stream_id
+        run_seq = fold.last_seq + 1
+        event = Event(
+            id=context.new_id(),
+            tenant_id=fold.tenant_id,
+            stream_id=fold.stream_id,
+            run_id=fold.stream_id if isinstance(fold, RunFold) else None,
+            event_type=data.EVENT_TYPE,
+            event_version=data.VERSION,
+            aggregate_type=data.AGGREGATE,
+            aggregate_id=aggregate_id,
+            event_data=Raw(codec.encode(data)),
+            idempotency_key=event_key(
+                fold.stream_id,
+                data.EVENT_TYPE,
+                step_key=step_key,
+                logical_attempt=logical_attempt,
+                plan_version=self.plan_version,
+                occurrence=_occurrence(data.EVENT_TYPE, control_signal_id, run_seq, generation),
+            ),
+            correlation_id=self.correlation_id,
+            causation_id=cause or fold.causes.get(aggregate_id),
+            actor=context.actor,
+            occurred_at=max(context.now, fold.last_at) if fold.last_at else context.now,
+            step_key=step_key,
+            logical_attempt=logical_attempt,
+            engine_attempt=context.engine_attempt,
+            control_signal_id=control_signal_id,
+            adapter_version=context.adapter_version,
+            engine_run_ref=context.engine_run_ref,
+            trace_id=context.trace_id,
+            span_id=context.span_id,
+            run_seq=run_seq,
+            prev_hash=fold.seal_head(),
+        )
+        return self._take(event, data)
+
+    def adopt(self, draft: EventDraft) -> Event:
+        """Adds an event that somebody else drafted."""
+        return self._take(seal(draft, self.fold.last_seq + 1, self.fold.seal_head()), None)
+
+    def _take(self, event: Event, data: Payload | None) -> Event:
+        self.fold.apply(event, data)
+        self.events.append(event)
+        return event
+
+
+def _occurrence(event_type: str, control_signal_id: str | None, run_seq: int, generation: int) -> str:
+    if event_type in ONCE_PER_ATTEMPT:
+        return "" if generation == 1 else f"g{generation}"
+    return control_signal_id or str(run_seq)
+
+
+def signal_write(before: SignalState, writer: StreamWriter[SignalFold], fence: int = 0) -> StreamWrite:
+    """What the writer recorded on a signal's stream."""
+    fold = writer.fold
+    changed = fold.signal is not None and fold.signal is not before.signal
+    assert fold.last_at is not None, "nothing was recorded"
+    return StreamWrite(
+        stream_id=fold.stream_id,
+        tenant_id=fold.tenant_id,
+        kind="SIGNAL",
+        expected_seq=writer.expected_seq,
+        fence=fence,
+        raise_fence=False,
+        events=tuple(writer.events),
+        last_seq=fold.last_seq,
+        head=fold.seal_head(),
+        last_at=fold.last_at,
+        rows=(fold.signal,) if changed and fold.signal else (),
+        queue=None,
+        queue_changed=False,
+        lease=None,
+    )
+
+
+def run_write(
+    before: RunState,
+    writer: StreamWriter[RunFold],
+    fence: int = 0,
+    *,
+    raise_fence: bool = False,
+    lease: Lease | None = None,
+) -> StreamWrite:
+    """What the writer recorded on a run's stream."""
+    fold = writer.fold
+    queue = queue_entry(fold)
+    assert fold.last_at is not None, "nothing was recorded"
+    return StreamWrite(
+        stream_id=fold.stream_id,
+        tenant_id=fold.tenant_id,
+        kind="RUN",
+        expected_seq=writer.expected_seq,
+        fence=fence,
+        raise_fence=raise_fence,
+        events=tuple(writer.events),
+        last_seq=fold.last_seq,
+        head=fold.seal_head(),
+        last_at=fold.last_at,
+        rows=changed_rows(before, fold),
+        queue=queue,
+        queue_changed=queue != queue_entry(before),
+        lease=lease,
+    )

@@ -1,0 +1,125 @@
+"""Takes the events of effects in."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from runstone.core import codec, transitions
+from runstone.core.effect import Effect
+from runstone.core.events import Event
+from runstone.core.fold.streams import Reducer, RunFold
+from runstone.core.payloads import effects
+from runstone.errors import CommandRefused, StateTransitionError
+
+
+def requested(fold: RunFold, event: Event, data: effects.EffectRequested) -> None:
+    if event.aggregate_id in fold.effects:
+        raise StateTransitionError("effect", event.aggregate_id, "PENDING", "PENDING")
+    if data.step_id not in fold.steps:
+        raise CommandRefused(f"Effect {data.effect_key!r} was asked for outside of a step")
+    fold.effects[event.aggregate_id] = Effect(
+        id=event.aggregate_id,
+        tenant_id=fold.tenant_id,
+        run_id=fold.stream_id,
+        step_id=data.step_id,
+        effect_type=data.effect_type,
+        effect_spec=fold.keep(event, "effect_spec", data.effect_spec),
+        idempotency_key=data.effect_key,
+        requested_at=event.occurred_at,
+        executed_at=None,
+        status="PENDING",
+        execution_result=None,
+        error_details=None,
+        retry_count=0,
+        max_retries=data.max_retries,
+        next_retry_at=None,
+        critical=data.critical,
+        delivery=data.delivery,
+        correlation_id=event.correlation_id,
+        metadata=data.metadata and fold.keep(event, "metadata", data.metadata),
+    )
+
+
+def _existing(fold: RunFold, event: Event, to_state: str) -> Effect:
+    effect = fold.effects.get(event.aggregate_id)
+    if effect is None:
+        raise StateTransitionError("effect", event.aggregate_id, None, to_state)
+    return effect
+
+
+def _to(fold: RunFold, event: Event, status: str, **changes: Any) -> None:
+    effect = _existing(fold, event, status)
+    transitions.EFFECT.check(effect.id, effect.status, status)
+    fold.effects[effect.id] = replace(effect, status=status, **changes)
+    fold.news_seq = event.run_seq
+
+
+def executing(fold: RunFold, event: Event, data: effects.EffectExecuting) -> None:
+    _to(fold, event, "EXECUTING", next_retry_at=None)
+
+
+def completed(fold: RunFold, event: Event, data: effects.EffectCompleted) -> None:
+    _to(
+        fold,
+        event,
+        "COMPLETED",
+        executed_at=event.occurred_at,
+        execution_result=fold.keep(event, "execution_result", data.execution_result),
+        error_details=None,
+    )
+
+
+def failed(fold: RunFold, event: Event, data: effects.EffectFailed) -> None:
+    _to(fold, event, "FAILED", error_details=Raw(codec.encode(data.error)))
+
+
+def retrying(fold: RunFold, event: Event, data: effects.EffectRetrying) -> None:
+    effect = _existing(fold, event, "FAILED")
+    if effect.status != "FAILED":
+        raise StateTransitionError("effect", effect.id, effect.status, "FAILED")
+    fold.effects[effect.id] = replace(effect, retry_count=data.retry_count, next_retry_at=data.next_retry_at)
+
+
+def dead_lettered(fold: RunFold, event: Event, data: effects.EffectDeadLettered) -> None:
+    _to(fold, event, "DEAD_LETTER", next_retry_at=None, error_details=Raw(codec.encode(data.error)))
+
+
+def requeued(fold: RunFold, event: Event, data: effects.EffectRequeued) -> None:
+    _to(fold, event, "PENDING", retry_count=0, next_retry_at=None, error_details=None)
+
+
+def cancelled(fold: RunFold, event: Event, data: effects.EffectCancelled) -> None:
+    _to(fold, event, "CANCELLED", next_retry_at=None)
+
+
+def outcome_unknown(fold: RunFold, event: Event, data: effects.EffectOutcomeUnknown) -> None:
+    _to(fold, event, "UNKNOWN")
+
+
+def reconciled(fold: RunFold, event: Event, data: effects.EffectReconciled) -> None:
+    if data.sent:
+        _to(fold, event, "COMPLETED", executed_at=event.occurred_at)
+    else:
+        _to(fold, event, "PENDING")
+
+
+def late_outcome(fold: RunFold, event: Event, data: effects.EffectLateOutcome) -> None:
+    _existing(fold, event, "COMPLETED")
+
+
+REDUCERS: Final[dict[str, Reducer]] = {
+    "EFFECT_REQUESTED": requested,
+    "EFFECT_EXECUTING": executing,
+    "EFFECT_COMPLETED": completed,
+    "EFFECT_FAILED": failed,
+    "EFFECT_RETRYING": retrying,
+    "EFFECT_DEAD_LETTERED": dead_lettered,
+    "EFFECT_REQUEUED": requeued,
+    "EFFECT_CANCELLED": cancelled,
+    "EFFECT_OUTCOME_UNKNOWN": outcome_unknown,
+    "EFFECT_RECONCILED": reconciled,
+    "EFFECT_LATE_OUTCOME": late_outcome,
+}

@@ -1,0 +1,197 @@
+"""The mutable halves of the fold: what a stream's state is while events are taken in.
+
+A fold works on containers of its own, so that a long history costs no more per event than a
+short one, and the state it began with stays as it was. Reducers, one module per entity, do the
+rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from runstone.core import codec, transitions
+from runstone.core.catalogue import CATALOGUE
+from runstone.core.chain import event_hash
+from runstone.core.events import Event
+from runstone.core.keys import content_hash
+from runstone.core.payloads import EventRef, Payload
+from runstone.core.pipeline import PipelineFold
+from runstone.core.run import Run
+from runstone.core.signal import Signal
+from runstone.core.state import RunState, SignalState, StreamState, whole
+from runstone.errors import SequenceGap, StateTransitionError, UnknownEventType
+
+INLINE_BYTES: Final = 2048
+"""A payload up to this size stands in its row as well as in its event (§PAY-8)."""
+
+Reducer: TypeAlias = Callable[[Any, Event, Any], None]
+"""Takes one type of event into a fold."""
+
+
+class StreamFold:
+    """What the folds of all streams share: order, and who caused what."""
+
+    def __init__(self, state: StreamState, reducers: Mapping[str, Reducer]) -> None:
+        self._reducers = reducers
+        self.stream_id = state.stream_id
+        self.tenant_id = state.tenant_id
+        self.last_seq = state.last_seq
+        self.head = state.head
+        self.last_at = state.last_at
+        self.last_event = state.last_event
+        self.causes = dict(state.causes)
+        self.large = dict(state.large)
+        self.touched: dict[str, None] = {}
+        self._unhashed: Event | None = None
+
+    def apply(self, event: Event, data: Payload | None = None) -> None:
+        """Takes one event in; `data` spares decoding what was only just encoded."""
+        if event.run_seq <= self.last_seq:
+            return
+        if event.run_seq != self.last_seq + 1:
+            raise SequenceGap(self.stream_id, self.last_seq + 1, event.run_seq)
+        reduce = self._reducers.get(event.event_type)
+        if reduce is None:
+            raise UnknownEventType(event.event_type)
+        reduce(self, event, data or CATALOGUE.decode(event))
+        self.last_seq = event.run_seq
+        self.last_at = event.occurred_at
+        self.last_event = event.id
+        self.causes[event.aggregate_id] = event.id
+        self.touched[event.aggregate_id] = None
+        self._unhashed = event
+
+    def seal_head(self) -> str:
+        """The hash of the last event, computed once, when somebody asks."""
+        if self._unhashed is not None:
+            self.head = event_hash(self._unhashed)
+            self._unhashed = None
+        return self.head
+
+    def whole(self, payload: Raw) -> Raw:
+        """A row's payload in full."""
+        return whole(payload, self.large)
+
+    def keep(self, event: Event, field: str, payload: Raw) -> Raw:
+        """The payload as its row shows it: itself, or if it is large a reference to its event."""
+        size = memoryview(payload).nbytes
+        if size <= INLINE_BYTES:
+            return payload
+        self.large[f"{event.id}/{field}"] = payload
+        reference = EventRef(event=event.id, field=field, sha256=content_hash(payload), size=size)
+        return Raw(codec.encode(reference))
+
+
+class SignalFold(StreamFold):
+    """Folds a signal's stream."""
+
+    def __init__(self, state: SignalState, reducers: Mapping[str, Reducer]) -> None:
+        super().__init__(state, reducers)
+        self.signal = state.signal
+
+    def freeze(self) -> SignalState:
+        return SignalState(
+            stream_id=self.stream_id,
+            tenant_id=self.tenant_id,
+            last_seq=self.last_seq,
+            head=self.seal_head(),
+            last_at=self.last_at,
+            last_event=self.last_event,
+            causes=self.causes,
+            large=self.large,
+            signal=self.signal,
+        )
+
+    def existing(self, to_state: str) -> Signal:
+        if self.signal is None:
+            raise StateTransitionError("signal", self.stream_id, None, to_state)
+        return self.signal
+
+    def to(self, status: str, **changes: Any) -> None:
+        signal = self.existing(status)
+        transitions.SIGNAL.check(signal.id, signal.status, status)
+        self.signal = msgspec.structs.replace(signal, status=status, **changes)
+
+
+class RunFold(StreamFold):
+    """Folds a run's stream."""
+
+    def __init__(self, state: RunState, reducers: Mapping[str, Reducer]) -> None:
+        super().__init__(state, reducers)
+        self.run = state.run
+        self.steps = dict(state.steps)
+        self.latest_steps = dict(state.latest_steps)
+        self.open_steps = dict(state.open_steps)
+        self.due_attempts = dict(state.due_attempts)
+        self.corrections = dict(state.corrections)
+        self.effects = dict(state.effects)
+        self.tool_calls = dict(state.tool_calls)
+        self.variables = dict(state.variables)
+        self.answers = dict(state.answers)
+        self.cursor = state.cursor
+        self.last_output = state.last_output
+        self.signal_event = state.signal_event
+        self.approval_required = state.approval_required
+        self.handler_returned = state.handler_returned
+        self.suspended = state.suspended
+        self.wake_at = state.wake_at
+        self.news_seq = state.news_seq
+        self.checkpoints = state.checkpoints
+        self.pipeline = PipelineFold(state.pipeline) if state.pipeline else None
+
+    def freeze(self) -> RunState:
+        return RunState(
+            stream_id=self.stream_id,
+            tenant_id=self.tenant_id,
+            last_seq=self.last_seq,
+            head=self.seal_head(),
+            last_at=self.last_at,
+            last_event=self.last_event,
+            causes=self.causes,
+            large=self.large,
+            run=self.run,
+            steps=self.steps,
+            latest_steps=self.latest_steps,
+            open_steps=self.open_steps,
+            due_attempts=self.due_attempts,
+            corrections=self.corrections,
+            effects=self.effects,
+            tool_calls=self.tool_calls,
+            variables=self.variables,
+            answers=self.answers,
+            cursor=self.cursor,
+            last_output=self.last_output,
+            signal_event=self.signal_event,
+            approval_required=self.approval_required,
+            handler_returned=self.handler_returned,
+            suspended=self.suspended,
+            wake_at=self.wake_at,
+            news_seq=self.news_seq,
+            checkpoints=self.checkpoints,
+            pipeline=self.pipeline.freeze() if self.pipeline else None,
+        )
+
+    def existing(self, to_state: str) -> Run:
+        if self.run is None:
+            raise StateTransitionError("run", self.stream_id, None, to_state)
+        return self.run
+
+    def to(self, status: str, **changes: Any) -> Run:
+        run = self.existing(status)
+        transitions.RUN.check(run.id, run.status, status)
+        self.run = msgspec.structs.replace(run, status=status, **changes)
+        return self.run
+
+    def wake(self, event: Event) -> None:
+        """Somebody has to look at this run now."""
+        self.suspended = False
+        self.wake_at = event.occurred_at
+
+    def sleep(self) -> None:
+        """Nothing to do until an event says otherwise."""
+        self.suspended = False
+        self.wake_at = None

@@ -1,0 +1,8 @@
+"""The payloads: one typed, documented struct per type of event, one module per entity."""
+
+from runstone.core.payloads.base import *  # noqa: F403
+from runstone.core.payloads.effects import *  # noqa: F403
+from runstone.core.payloads.pipeline import *  # noqa: F403
+from runstone.core.payloads.runs import *  # noqa: F403
+from runstone.core.payloads.signals import *  # noqa: F403
+from runstone.core.payloads.steps import *  # noqa: F403

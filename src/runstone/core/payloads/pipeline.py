@@ -1,0 +1,132 @@
+"""Runs that live in a folder: the state graph, artifacts, work items, issues (§PIP-1)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from msgspec import Meta
+
+from runstone.core.events import AggregateType
+from runstone.core.ids import Digest
+from runstone.core.payloads.base import ErrorInfo, Payload
+
+IssueSeverity: TypeAlias = Literal["INFO", "WARNING", "ERROR", "BLOCKER"]
+
+
+class RunStateChanged(Payload, frozen=True, kw_only=True):
+    """The run moved along its state graph."""
+
+    EVENT_TYPE: ClassVar[str] = "RUN_STATE_CHANGED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    from_state: Annotated[str | None, Meta(description="Where it was; none: the graph is entered.")] = None
+    to_state: str
+
+
+class ResumeRewind(Payload, frozen=True, kw_only=True):
+    """On resume the run went back from a transitional state to its last stable one."""
+
+    EVENT_TYPE: ClassVar[str] = "RESUME_REWIND"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    from_state: str
+    to_state: str
+
+
+class InvalidStateTransition(Payload, frozen=True, kw_only=True):
+    """A move that the graph does not have was asked for and refused; nothing changed."""
+
+    EVENT_TYPE: ClassVar[str] = "INVALID_STATE_TRANSITION"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    from_state: str
+    to_state: str
+
+
+class SectionStateChanged(Payload, frozen=True, kw_only=True):
+    """One section of the work reached another state."""
+
+    EVENT_TYPE: ClassVar[str] = "SECTION_STATE_CHANGED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    section: Annotated[str, Meta(min_length=1)]
+    state: str
+
+
+class ArtifactWritten(Payload, frozen=True, kw_only=True):
+    """A file was made, or made again."""
+
+    EVENT_TYPE: ClassVar[str] = "ARTIFACT_WRITTEN"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    name: Annotated[str, Meta(min_length=1)]
+    path: Annotated[str, Meta(description="Relative to the run's folder.")]
+    sha256: Digest
+    schema_id: str | None = None
+    writer_worker: Annotated[str, Meta(description="Who made it.")]
+    inputs: Annotated[
+        dict[str, Digest], Meta(description="The artifacts it was made from, as they were.")
+    ] = {}
+
+
+class ArtifactInvalidated(Payload, frozen=True, kw_only=True):
+    """Something upstream changed: the artifact is stale and has to be made again."""
+
+    EVENT_TYPE: ClassVar[str] = "ARTIFACT_INVALIDATED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    name: str
+    because: Annotated[str, Meta(description="The upstream artifact that changed.")]
+
+
+class WorkItemStarted(Payload, frozen=True, kw_only=True):
+    """A worker took a piece of work."""
+
+    EVENT_TYPE: ClassVar[str] = "WORK_ITEM_STARTED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    item: Annotated[str, Meta(min_length=1)]
+    worker: str
+    forced: Annotated[bool, Meta(description="Whether it had been done and was asked for again.")] = False
+
+
+class WorkItemCompleted(Payload, frozen=True, kw_only=True):
+    """A piece of work is done and is not done again."""
+
+    EVENT_TYPE: ClassVar[str] = "WORK_ITEM_COMPLETED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    item: str
+    outputs: Annotated[tuple[str, ...], Meta(description="The artifacts it made.")] = ()
+
+
+class WorkItemFailed(Payload, frozen=True, kw_only=True):
+    """A piece of work went wrong."""
+
+    EVENT_TYPE: ClassVar[str] = "WORK_ITEM_FAILED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    item: str
+    error: ErrorInfo
+
+
+class IssueOpened(Payload, frozen=True, kw_only=True):
+    """Something is wrong with the work itself."""
+
+    EVENT_TYPE: ClassVar[str] = "ISSUE_OPENED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    issue: Annotated[str, Meta(min_length=1, description="Its id, unique in the run.")]
+    code: Annotated[str, Meta(description="What kind it is, such as SnapshotInvalid.")]
+    severity: IssueSeverity = "ERROR"
+    message: str = ""
+
+
+class IssueResolved(Payload, frozen=True, kw_only=True):
+    """It is wrong no more."""
+
+    EVENT_TYPE: ClassVar[str] = "ISSUE_RESOLVED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    issue: str
+    resolution: str = ""

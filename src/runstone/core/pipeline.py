@@ -1,0 +1,206 @@
+"""The state of a run that lives in a folder, and its snapshot (§PIP-4).
+
+The graph itself, with what may follow what, is declared by `pipeline/`; the fold only records
+where the run went, so that replay never depends on a declaration that has changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from runstone.core.events import Event
+from runstone.core.payloads import (
+    ArtifactInvalidated,
+    ArtifactWritten,
+    ErrorInfo,
+    InvalidStateTransition,
+    IssueOpened,
+    IssueResolved,
+    IssueSeverity,
+    Payload,
+    ResumeRewind,
+    RunStateChanged,
+    SectionStateChanged,
+    WorkItemCompleted,
+    WorkItemFailed,
+    WorkItemStarted,
+)
+from runstone.errors import CommandRefused, StateTransitionError
+
+WorkItemStatus: TypeAlias = Literal["RUNNING", "DONE", "FAILED"]
+IssueStatus: TypeAlias = Literal["OPEN", "RESOLVED"]
+
+_T = TypeVar("_T")
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file that the run made."""
+
+    path: str
+    sha256: str
+    schema_id: str | None = None
+    writer_worker: str
+    ts: datetime
+    inputs: Mapping[str, str] = {}
+    stale: bool = False
+    stale_because: str | None = None
+
+
+class WorkItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of work and what became of it."""
+
+    status: WorkItemStatus
+    worker: str
+    starts: int = 1
+    started_at: datetime
+    ended_at: datetime | None = None
+    outputs: tuple[str, ...] = ()
+    error: ErrorInfo | None = None
+
+
+class Issue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something wrong with the work."""
+
+    issue: str
+    code: str
+    severity: IssueSeverity
+    message: str = ""
+    status: IssueStatus = "OPEN"
+    opened_at: datetime
+    resolved_at: datetime | None = None
+    resolution: str = ""
+
+
+class PipelineState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's pipeline events add up to."""
+
+    run_state: str | None = None
+    visits: Mapping[str, int] = {}
+    """How often each state was entered: what bounds a loop, whatever was rewound."""
+    section_states: Mapping[str, str] = {}
+    artifacts: Mapping[str, Artifact] = {}
+    work_items: Mapping[str, WorkItem] = {}
+    issues: Mapping[str, Issue] = {}
+
+
+class FolderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """`snapshot.json`: the whole of a folder run's state, derived from its events alone."""
+
+    run_id: str
+    last_seq: int
+    run_state: str | None
+    section_states: Mapping[str, str]
+    artifacts_index: Mapping[str, Artifact]
+    work_items: Mapping[str, WorkItem]
+    issues: tuple[Issue, ...]
+
+
+def folder_snapshot(run_id: str, last_seq: int, state: PipelineState | None) -> FolderSnapshot:
+    """The snapshot of a run's pipeline state; issues stand in the order they were opened."""
+    state = state or PipelineState()
+    return FolderSnapshot(
+        run_id=run_id,
+        last_seq=last_seq,
+        run_state=state.run_state,
+        section_states=state.section_states,
+        artifacts_index=state.artifacts,
+        work_items=state.work_items,
+        issues=tuple(state.issues.values()),
+    )
+
+
+class PipelineFold:
+    """Takes pipeline events in, one at a time, on containers of its own."""
+
+    def __init__(self, state: PipelineState | None) -> None:
+        state = state or PipelineState()
+        self.run_state = state.run_state
+        self.visits = dict(state.visits)
+        self.sections = dict(state.section_states)
+        self.artifacts = dict(state.artifacts)
+        self.work_items = dict(state.work_items)
+        self.issues = dict(state.issues)
+
+    def freeze(self) -> PipelineState:
+        return PipelineState(
+            run_state=self.run_state,
+            visits=self.visits,
+            section_states=self.sections,
+            artifacts=self.artifacts,
+            work_items=self.work_items,
+            issues=self.issues,
+        )
+
+    def apply(self, event: Event, data: Payload) -> None:
+        match data:
+            case RunStateChanged():
+                self._leave(event, data.from_state, data.to_state)
+                self.visits[data.to_state] = self.visits.get(data.to_state, 0) + 1
+            case ResumeRewind():
+                self._leave(event, data.from_state, data.to_state)
+            case InvalidStateTransition():
+                pass
+            case SectionStateChanged():
+                self.sections[data.section] = data.state
+            case ArtifactWritten():
+                self.artifacts[data.name] = Artifact(
+                    path=data.path,
+                    sha256=data.sha256,
+                    schema_id=data.schema_id,
+                    writer_worker=data.writer_worker,
+                    ts=event.occurred_at,
+                    inputs=data.inputs,
+                )
+            case ArtifactInvalidated():
+                artifact = _known(self.artifacts, "artifact", data.name)
+                self.artifacts[data.name] = msgspec.structs.replace(
+                    artifact, stale=True, stale_because=data.because
+                )
+            case WorkItemStarted():
+                before = self.work_items.get(data.item)
+                self.work_items[data.item] = WorkItem(
+                    status="RUNNING",
+                    worker=data.worker,
+                    starts=before.starts + 1 if before else 1,
+                    started_at=event.occurred_at,
+                )
+            case WorkItemCompleted():
+                item = _known(self.work_items, "work item", data.item)
+                self.work_items[data.item] = msgspec.structs.replace(
+                    item, status="DONE", ended_at=event.occurred_at, outputs=data.outputs
+                )
+            case WorkItemFailed():
+                item = _known(self.work_items, "work item", data.item)
+                self.work_items[data.item] = msgspec.structs.replace(
+                    item, status="FAILED", ended_at=event.occurred_at, error=data.error
+                )
+            case IssueOpened():
+                self.issues[data.issue] = Issue(
+                    issue=data.issue,
+                    code=data.code,
+                    severity=data.severity,
+                    message=data.message,
+                    opened_at=event.occurred_at,
+                )
+            case _:
+                assert isinstance(data, IssueResolved), data
+                issue = _known(self.issues, "issue", data.issue)
+                self.issues[data.issue] = msgspec.structs.replace(
+                    issue, status="RESOLVED", resolved_at=event.occurred_at, resolution=data.resolution
+                )
+
+    def _leave(self, event: Event, from_state: str | None, to_state: str) -> None:
+        if from_state != self.run_state:
+            raise StateTransitionError("run state", event.stream_id, self.run_state, to_state)
+        self.run_state = to_state
+
+
+def _known(found: Mapping[str, _T], what: str, name: str) -> _T:
+    try:
+        return found[name]
+    except KeyError:
+        raise CommandRefused(f"There is no {what} {name!r} in this run") from None

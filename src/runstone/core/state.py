@@ -1,0 +1,106 @@
+"""What the fold of a stream gives: everything `decide` may look at, frozen.
+
+Entities in here are the rows themselves. A payload over 2 KB stands in its row as a reference
+to its event; `whole` gives the value back (§PAY-8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from runstone.core.chain import GENESIS
+from runstone.core.effect import Effect
+from runstone.core.ids import Id
+from runstone.core.pipeline import PipelineState
+from runstone.core.run import Run
+from runstone.core.signal import Signal
+from runstone.core.step import Step, StepCorrection
+from runstone.core.toolcall import ToolCall
+
+FOLD_VERSION: Final = 1
+"""Rises when the same events give other rows; `runstone db rebuild` then makes them again."""
+
+
+class StreamState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a stream stands: what the next commit is decided on."""
+
+    stream_id: Id
+    tenant_id: Id
+    last_seq: int = 0
+    head: str = GENESIS
+    last_at: datetime | None = None
+    last_event: str | None = None
+    causes: Mapping[str, str] = {}
+    """The last event of each entity: what the entity's next event was caused by."""
+    large: Mapping[str, Raw] = {}
+    """Payloads over 2 KB, by `event id/field`."""
+
+    def whole(self, payload: Raw) -> Raw:
+        """A row's payload in full: itself, or what its reference leads to."""
+        return whole(payload, self.large)
+
+
+class SignalState(StreamState, frozen=True, kw_only=True):
+    """The fold of a signal's stream."""
+
+    signal: Signal | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer that came before its wait."""
+
+    control_signal_id: str
+    event_id: str
+    data: Raw
+
+
+class RunState(StreamState, frozen=True, kw_only=True):
+    """The fold of a run's stream."""
+
+    run: Run | None = None
+    steps: Mapping[str, Step] = {}
+    """By id, in the order of start."""
+    latest_steps: Mapping[str, str] = {}
+    """The id of the latest attempt, by step key, in the current generation."""
+    open_steps: Mapping[str, str] = {}
+    """The ids of the steps that have not ended, by step key."""
+    due_attempts: Mapping[str, int] = {}
+    """The logical attempt that STEP_RETRIED asked for, by step key, until it starts."""
+    corrections: Mapping[str, StepCorrection] = {}
+    effects: Mapping[str, Effect] = {}
+    tool_calls: Mapping[str, ToolCall] = {}
+    variables: Mapping[str, Raw] = {}
+    answers: Mapping[str, tuple[Answer, ...]] = {}
+    """Answers that no wait has taken yet, by name, the oldest first."""
+    cursor: str | None = None
+    """The event that lets the handler go on: what its next step was caused by."""
+    last_output: tuple[str, str] | None = None
+    """Where the latest step's output stands: the event and the field."""
+    signal_event: str | None = None
+    """The event that holds the signal's payload."""
+    approval_required: bool = False
+    handler_returned: bool = False
+    suspended: bool = False
+    wake_at: datetime | None = None
+    news_seq: int = 0
+    """The latest event that the handler did not write itself."""
+    checkpoints: int = 0
+    pipeline: PipelineState | None = None
+
+
+def whole(payload: Raw, large: Mapping[str, Raw]) -> Raw:
+    """The payload itself, or the large one that it refers to."""
+    return large.get(_reference_key(payload), payload) if large else payload
+
+
+def _reference_key(payload: Raw) -> str:
+    """Where a reference leads; empty for a payload that is none."""
+    if not bytes(payload).startswith(b'{"$event":'):
+        return ""
+    reference = msgspec.json.decode(payload)
+    return f"{reference['$event']}/{reference.get('field')}"

@@ -1,0 +1,183 @@
+"""Every exception Runstone raises, in one tree.
+
+    RunstoneError
+    ├── InvalidPayload            what cannot be stored, and where (a JSON pointer)
+    ├── StateTransitionError      an entity may not go from here to there
+    ├── CommandRefused            a command that makes no sense for the state it met
+    ├── UnreadableEvent           the fold of this stream has to stop
+    │   ├── UnknownEventType
+    │   ├── UnknownEventVersion
+    │   └── SequenceGap
+    ├── BundleInvalid             a bundle whose bytes do not add up
+    ├── SettingsInvalid
+    └── StoreError
+        ├── NotFound
+        ├── CommitRefused         nothing was written: read what you missed, decide again
+        │   ├── StaleSequence
+        │   ├── StaleFence        do not retry: somebody else owns the run now
+        │   └── DuplicateKey
+        ├── OutcomeUnknown        it may have been written: resubmit the same commit
+        └── StoreUnusable         nothing was written, and nothing can be until somebody acts
+            ├── StoreBusy
+            ├── StoreClosed
+            ├── StoreCorrupt
+            ├── StoreFull
+            ├── StoreReadOnly
+            └── StoreTooNew
+
+The first line of a class's docstring is its default message. Values stay as attributes.
+"""
+
+from __future__ import annotations
+
+
+class RunstoneError(Exception):
+    """Something in Runstone went wrong."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+
+
+class InvalidPayload(RunstoneError):
+    """This value cannot be stored."""
+
+    def __init__(self, pointer: str, reason: str) -> None:
+        self.pointer = pointer
+        self.reason = reason
+        super().__init__(f"{reason} (at {pointer!r})" if pointer else reason)
+
+
+class StateTransitionError(RunstoneError):
+    """An entity was asked to go to a state that it cannot reach from where it is."""
+
+    def __init__(self, entity: str, entity_id: str, from_state: str | None, to_state: str) -> None:
+        self.entity = entity
+        self.entity_id = entity_id
+        self.from_state = from_state
+        self.to_state = to_state
+        origin = from_state or "nothing (it does not exist)"
+        super().__init__(f"Invalid transition of {entity} {entity_id}: {origin} → {to_state}")
+
+
+class CommandRefused(RunstoneError):
+    """The command does not fit the state it was given to."""
+
+
+class UnreadableEvent(RunstoneError):
+    """An event cannot be read: the fold of its stream halts here."""
+
+
+class UnknownEventType(UnreadableEvent):
+    """This event's type is not in the catalogue."""
+
+    def __init__(self, event_type: str) -> None:
+        self.event_type = event_type
+        super().__init__(
+            f"Unknown event type {event_type!r}: the fold of this stream halts. "
+            "It was probably written by a newer version of Runstone: upgrade this one."
+        )
+
+
+class UnknownEventVersion(UnreadableEvent):
+    """This event's version is newer than the catalogue's."""
+
+    def __init__(self, event_type: str, event_version: int, known: int) -> None:
+        self.event_type = event_type
+        self.event_version = event_version
+        self.known = known
+        super().__init__(
+            f"{event_type} has version {event_version}, and this Runstone reads up to {known}: upgrade it."
+        )
+
+
+class SequenceGap(UnreadableEvent):
+    """PROJECTOR_GAP_DETECTED: events are missing from the middle of a stream."""
+
+    def __init__(self, stream_id: str, expected: int, found: int) -> None:
+        self.stream_id = stream_id
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"PROJECTOR_GAP_DETECTED in stream {stream_id}: expected run_seq {expected}, found {found}. "
+            "The projection of this stream halts; run `runstone verify` on it."
+        )
+
+
+class BundleInvalid(RunstoneError):
+    """The bundle is damaged or was changed."""
+
+
+class SettingsInvalid(RunstoneError):
+    """A setting has a value that makes no sense."""
+
+
+class StoreError(RunstoneError):
+    """The store could not do what it was asked."""
+
+
+class NotFound(StoreError):
+    """There is no such thing in this store for this tenant."""
+
+
+class CommitRefused(StoreError):
+    """The commit was refused and wrote nothing."""
+
+
+class StaleSequence(CommitRefused):
+    """The stream has moved on since this commit was decided: read what is new and decide again."""
+
+    def __init__(self, stream_id: str, expected: int, actual: int) -> None:
+        self.stream_id = stream_id
+        self.expected = expected
+        self.actual = actual
+        super().__init__(f"Stream {stream_id} is at {actual}, the commit was decided on {expected}")
+
+
+class StaleFence(CommitRefused):
+    """A newer claim owns this stream: this writer must stop."""
+
+    def __init__(self, stream_id: str, fence: int, actual: int) -> None:
+        self.stream_id = stream_id
+        self.fence = fence
+        self.actual = actual
+        super().__init__(f"Stream {stream_id} is fenced at {actual}, the commit carries {fence}")
+
+
+class DuplicateKey(CommitRefused):
+    """Something with this key exists already."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(f"Refused, for it exists already: {what}")
+
+
+class OutcomeUnknown(StoreError):
+    """The store failed while making this durable: submit the same commit again to learn its outcome."""
+
+
+class StoreUnusable(StoreError):
+    """The store cannot be written to."""
+
+
+class StoreBusy(StoreUnusable):
+    """Another program holds the store's lock: it did not let go in time."""
+
+
+class StoreClosed(StoreUnusable):
+    """The store has been closed."""
+
+
+class StoreCorrupt(StoreUnusable):
+    """The store's file is damaged: restore a backup, or import bundles into a new file."""
+
+
+class StoreFull(StoreUnusable):
+    """The disk is full: free some space; nothing that was acknowledged is lost."""
+
+
+class StoreReadOnly(StoreUnusable):
+    """The store's file or folder cannot be written: check its permissions and how the disk is mounted."""
+
+
+class StoreTooNew(StoreUnusable):
+    """The store was written by a newer version of Runstone: upgrade this one."""

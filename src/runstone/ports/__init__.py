@@ -1,0 +1,1 @@
+"""Ports: what Runstone asks of the outside. Their docstrings are the contract."""

@@ -1,0 +1,234 @@
+"""The store port. These docstrings, with §STO in `specs/`, are the contract of every adapter.
+
+A store has up to three parts. `EventLog` is the least: append to one stream, fetch it, show a
+snapshot. `Host` is what an engine can stand on: commits over several streams, claims and
+leases. `Queries` is what people and programs ask. `testing/conformance` proves each part.
+
+Every call names its tenant and sees nothing of another's, except `Host.claim`, `Host.feed` and
+`Queries.correlations` with no tenant, which belong to the trusted engine.
+
+Errors are those of `runstone.errors`; a driver's own never pass. A call that raises
+`CommitRefused` or `StoreUnusable` wrote nothing. Only after `OutcomeUnknown`, or when the caller
+was cancelled, is it open whether something was written: submit the same commit again to learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import msgspec
+
+from runstone.core.checkpoint import Checkpoint
+from runstone.core.commit import Commit
+from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.events import Event, EventDraft, StreamKind
+from runstone.core.rows import Row
+from runstone.core.run import Run
+from runstone.core.signal import Signal
+from runstone.core.snapshot import RunSnapshot
+from runstone.core.transitions import RunStatus
+
+
+class StreamHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The append authority of one stream: the row that every commit is compared with."""
+
+    stream_id: str
+    tenant_id: str
+    kind: StreamKind
+    last_seq: int
+    head: str
+    last_at: datetime
+    fence: int
+
+
+class Stream(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream as it was at one moment."""
+
+    head: StreamHead
+    events: tuple[Event, ...]
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """The commit is durable. `repeated`: it had been before, and this submission wrote nothing."""
+
+    repeated: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that this worker now owns, and the fence its commits have to carry."""
+
+    run_id: str
+    tenant_id: str
+    handler: str
+    fence: int
+    attempts: int
+
+
+class FeedPosition(msgspec.Struct, frozen=True, order=True):
+    """A place in a store's feed; ordered. `epoch` rises when positions before it mean nothing any more."""
+
+    epoch: int = 0
+    transaction: int = 0
+    sequence: int = 0
+
+
+class FeedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """An event and its place in the feed."""
+
+    position: FeedPosition
+    event: Event
+
+
+class EventLog(Protocol):
+    """Append-only streams of events. Every adapter has this part."""
+
+    async def append(self, draft: EventDraft) -> AppendResult:
+        """Adds one event at the end of its stream, wherever that is (§STO-3, §STO-4).
+
+        Concurrent appends all succeed, in some order, without a gap. A key that the stream has
+        already adds nothing and returns the first event's `run_seq`, `idempotent`, and `conflict`
+        when type or data differ. An event that the stream's state does not allow raises what
+        `decide` would, and adds nothing. On return the event is durable.
+        """
+        ...
+
+    async def fetch(
+        self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
+    ) -> Sequence[Event]:
+        """Events with `run_seq` above `after_seq`, ascending, at most `limit` (§STO-5). Unknown stream: none."""
+        ...
+
+    async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        """The run as the store's rows show it; none if there is no such run (§STO-6)."""
+        ...
+
+    async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        """The same, folded from the log on the spot."""
+        ...
+
+    async def close(self) -> None:
+        """Finishes what was submitted and lets go of everything. May be called twice."""
+        ...
+
+
+class Host(EventLog, Protocol):
+    """What can host the engine."""
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Writes to all of the commit's streams, or to none (§STO-8 to §STO-11).
+
+        Each write is compared with its stream's head: `StaleSequence` when the stream is not at
+        `expected_seq`, `StaleFence` when its fence is not `fence`. `DuplicateKey` when an event id,
+        event key, source id, effect key, run key or run request exists already. A commit that is
+        there already, event for event, is `repeated`. Commits submitted together may share a
+        transaction; one that fails does not take others with it.
+        """
+        ...
+
+    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
+        """A stream's head and its events above `after_seq`, as of one moment; none if there is none."""
+        ...
+
+    async def claim(
+        self,
+        worker_id: str,
+        *,
+        handlers: Sequence[str],
+        code_rank: str,
+        limit: int,
+        lease: timedelta,
+    ) -> Sequence[Claim]:
+        """Takes runs that are due and free: `wake_at` is past, and no live worker owns them (§STO-13).
+
+        Only runs of these handlers, of code up to this rank. The earliest `wake_at` goes first.
+        One statement: two claims never get the same run. Each claim raises the stream's fence,
+        counts an attempt, and extends the worker's own lease.
+        """
+        ...
+
+    async def heartbeat(self, worker_id: str, *, lease: timedelta) -> dict[str, int]:
+        """Extends the worker's lease; gives, for each run it still owns, the run's `news_seq` (§STO-14)."""
+        ...
+
+    async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
+        """Gives runs back, all of the worker's if none are named, with their attempts reset; how many."""
+        ...
+
+    async def feed(
+        self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
+    ) -> Sequence[FeedItem]:
+        """All tenants' events in commit order above a position (§ORD-14). It may lag; it never skips."""
+        ...
+
+    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Keeps a checkpoint; an older one with the same index is replaced."""
+        ...
+
+    async def checkpoints(self, tenant_id: str, run_id: str) -> Sequence[Checkpoint]:
+        """A run's checkpoints that have not expired, the newest first."""
+        ...
+
+    async def delete_checkpoints(self, *, run_id: str | None = None) -> int:
+        """Deletes a run's checkpoints, or all that have expired; how many."""
+        ...
+
+
+class Queries(Protocol):
+    """What people and programs ask."""
+
+    async def get_run(self, tenant_id: str, run_id: str) -> Run | None: ...
+
+    async def get_signal(self, tenant_id: str, signal_id: str) -> Signal | None: ...
+
+    async def find_run(self, tenant_id: str, key: str) -> Run | None:
+        """The run that a user named so."""
+        ...
+
+    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
+        """The signal that came through this door under this id."""
+        ...
+
+    async def list_runs(
+        self,
+        tenant_id: str,
+        *,
+        status: RunStatus | None = None,
+        handler: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Run]:
+        """Runs, the newest first; `after` is the last id of the page before."""
+        ...
+
+    async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
+        """Every derived row of a stream, in the order of `core.rows.all_rows`."""
+        ...
+
+    async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
+        """All streams of one correlation, whole, in the order in which they were opened."""
+        ...
+
+    def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
+        """(tenant, correlation) of everything in the store, each once."""
+        ...
+
+    async def count_events(self, tenant_id: str | None = None) -> int:
+        """How many events there are: for progress bars."""
+        ...
+
+
+class Rebuilds(Protocol):
+    """Repairs of derived rows; only for maintenance."""
+
+    async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
+        """Puts these in the place of a stream's derived rows, if it still is at `last_seq`.
+
+        A queued run keeps its lease columns.
+        """
+        ...
+
+
+class Store(Host, Queries, Rebuilds, Protocol):
+    """A store with every part."""
