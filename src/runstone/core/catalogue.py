@@ -1,4 +1,4 @@
-"""The catalogue: every type of event, and how its stored bytes become a typed payload (§EVT-7).
+"""The catalogue: every type of event, and how its stored bytes become a typed payload (§EVT-11 to §EVT-20).
 
 Old versions are lifted to the current one by upcasters, pure functions from one version's
 JSON object to the next. They run at decoding; stored bytes never change.

@@ -1,4 +1,4 @@
-"""The hash chain: every event carries the hash of its predecessor (§ORD-8, §ORD-9).
+"""The hash chain: every event carries the hash of its predecessor (§ORD-14 to §ORD-17).
 
 An event's hash covers its canonical bytes, payload spliced in exactly as stored, and neither
 its feed position nor the time it was persisted, which differ from store to store.
@@ -6,6 +6,7 @@ its feed position nor the time it was persisted, which differ from store to stor
 
 from __future__ import annotations
 
+from datetime import UTC
 from hashlib import sha256
 from typing import Final
 
@@ -21,8 +22,9 @@ _FIELDS: Final = EventDraft.__struct_fields__
 
 
 def seal(draft: EventDraft, run_seq: int, prev_hash: str) -> Event:
-    """Gives a draft its place in a stream."""
+    """Gives a draft its place in a stream; its time is told in UTC from here on."""
     fields = dict(zip(_FIELDS, msgspec.structs.astuple(draft), strict=True))
+    fields["occurred_at"] = draft.occurred_at.astimezone(UTC)
     return Event(**fields, run_seq=run_seq, prev_hash=prev_hash)
 
 

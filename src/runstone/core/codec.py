@@ -1,4 +1,4 @@
-"""JSON: one canonical, byte-stable form going out, one strict reading coming in (§PAY-1 to §PAY-6).
+"""JSON: one canonical, byte-stable form going out, one strict reading coming in (§PAY-1 to §PAY-13).
 
 `canonical` is the only way a value becomes bytes that are stored; `parse` the only way
 foreign JSON text becomes a value. Both refuse what some other JSON reader would understand

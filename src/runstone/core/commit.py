@@ -1,4 +1,4 @@
-"""A commit: what is decided on one or several streams, ready to be made durable whole (§STO-8).
+"""A commit: what is decided on one or several streams, ready to be made durable whole (§STO-12 to §STO-15).
 
 A `StreamWriter` gives events their place and hash and folds them as they are recorded, so a
 commit carries sequence numbers, the new head and the changed rows, all computed beforehand from
@@ -47,7 +47,7 @@ ONCE_PER_ATTEMPT: Final = frozenset(
         "STEP_RETRIED",
     }
 )
-"""Events whose key needs no occurrence: stream, step key and attempt say all (§IDM-2)."""
+"""Events whose key needs no occurrence: stream, step key and attempt say all (§IDM-4)."""
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +161,11 @@ class StreamWriter(Generic[_Fold]):
         return self._take(event, data)
 
     def adopt(self, draft: EventDraft) -> Event:
-        """Adds an event that somebody else drafted."""
-        return self._take(seal(draft, self.fold.last_seq + 1, self.fold.seal_head()), None)
+        """Adds an event that somebody else drafted; a time behind the stream's becomes the stream's."""
+        fold = self.fold
+        if fold.last_at is not None and draft.occurred_at < fold.last_at:
+            draft = msgspec.structs.replace(draft, occurred_at=fold.last_at)
+        return self._take(seal(draft, fold.last_seq + 1, fold.seal_head()), None)
 
     def _take(self, event: Event, data: Payload | None) -> Event:
         self.fold.apply(event, data)

@@ -1,4 +1,4 @@
-"""The edge of the storage contract: our events in the words that other systems use (§STO-2).
+"""The edge of the storage contract: our events in the words that other systems use (§EVT-23, §EVT-24).
 
 Inside it is `STEP_COMPLETED` and `run_seq`; at the edge `StepCompleted` and `runSeq`. The names
 of types are derived, the names of fields are this one table.

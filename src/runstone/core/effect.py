@@ -1,4 +1,4 @@
-"""Effect: something a run wants done outside, and its entry in the outbox (§ENT-10, §ENT-11)."""
+"""Effect: something a run wants done outside, and its entry in the outbox (§ENT-20, §ENT-21)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ids: lower-case hyphenated UUIDs, kept as strings.
 
-Whatever is indexed gets a UUIDv7, so that new rows land beside each other (§ENT-2). A string
+Whatever is indexed gets a UUIDv7, so that new rows land beside each other (§ENT-5). A string
 costs no conversion on its way between JSON, SQL and Python; decoding checks its form.
 """
 

@@ -39,9 +39,9 @@ def run_request_key(
     return digest(tenant_id, project, environment, plan_id, plan_version, run_request_id)
 
 
-def tool_cache_key(tool_name: str, arguments: Raw | bytes) -> str:
-    """Where a tool's result is remembered."""
-    return f"tool:{tool_name}:{content_hash(arguments)}"
+def tool_cache_key(tenant_id: str, tool_name: str, arguments: Raw | bytes) -> str:
+    """Where a tool's result is remembered, for one tenant."""
+    return f"tool:{tenant_id}:{tool_name}:{content_hash(arguments)}"
 
 
 def content_hash(content: Raw | bytes) -> str:

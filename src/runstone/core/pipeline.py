@@ -1,4 +1,4 @@
-"""The state of a run that lives in a folder, and its snapshot (§PIP-4).
+"""The state of a run that lives in a folder, and its snapshot (§PIP-9).
 
 The graph itself, with what may follow what, is declared by `pipeline/`; the fold only records
 where the run went, so that replay never depends on a declaration that has changed since.

@@ -1,4 +1,4 @@
-"""How often and when to try again (§OUT-9)."""
+"""How often and when to try again (§OUT-20, §OUT-21)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From state to rows: what a commit writes beside its events (§ENT-1).
+"""From state to rows: what a commit writes beside its events (§ENT-2, §ENT-3).
 
 Rows are the entities of the state as they are. One commit writes those that its events
 touched; `all_rows` gives every row of a stream, for the audit and for rebuilding.

@@ -1,4 +1,4 @@
-"""Run: one execution of a handler for one signal, and its place in the queue (§ENT-5, §ENT-14)."""
+"""Run: one execution of a handler for one signal, and its place in the queue (§ENT-11, §ENT-25)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signal: input from outside, normalized, waiting for or handled by its run (§ENT-3)."""
+"""Signal: input from outside, normalized, waiting for or handled by its run (§ENT-8)."""
 
 from __future__ import annotations
 

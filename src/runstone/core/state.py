@@ -1,7 +1,7 @@
 """What the fold of a stream gives: everything `decide` may look at, frozen.
 
 Entities in here are the rows themselves. A payload over 2 KB stands in its row as a reference
-to its event; `whole` gives the value back (§PAY-8).
+to its event; `whole` gives the value back (§PAY-16).
 """
 
 from __future__ import annotations
@@ -77,6 +77,8 @@ class RunState(StreamState, frozen=True, kw_only=True):
     variables: Mapping[str, Raw] = {}
     answers: Mapping[str, tuple[Answer, ...]] = {}
     """Answers that no wait has taken yet, by name, the oldest first."""
+    controls: Mapping[str, str] = {}
+    """The event that answered each control signal, by the signal's id."""
     cursor: str | None = None
     """The event that lets the handler go on: what its next step was caused by."""
     last_output: tuple[str, str] | None = None

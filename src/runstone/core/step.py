@@ -1,4 +1,4 @@
-"""Step: one attempt at one unit of work inside a run (§ENT-7)."""
+"""Step: one attempt at one unit of work inside a run (§ENT-13, §ENT-19)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ToolCall: one call of a tool inside a step (§ENT-12)."""
+"""ToolCall: one call of a tool inside a step (§ENT-23)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state machines, one table each (§TRN-1 to §TRN-5).
+"""The state machines, one table each (§TRN-5 to §TRN-10).
 
 Everything that knows about states comes from these tables: the fold, the database's triggers,
 the diagrams in the reference.
@@ -48,7 +48,7 @@ class Machine:
         """Every state that some sequence of moves leads to.
 
         A commit may hold several moves of one entity; the database sees only the first and the
-        last state, so this is what its triggers allow (§TRN-13).
+        last state, so this is what its triggers allow (§TRN-33).
         """
         found: set[str] = set()
         ahead = set(self.table[from_state])

@@ -1,4 +1,4 @@
-"""The store port. These docstrings, with §STO in `specs/`, are the contract of every adapter.
+"""The store port. These docstrings, with the clauses of `specs/store.md`, are the contract of every adapter.
 
 A store has up to three parts. `EventLog` is the least: append to one stream, fetch it, show a
 snapshot. `Host` is what an engine can stand on: commits over several streams, claims and
@@ -15,7 +15,7 @@ was cancelled, is it open whether something was written: submit the same commit 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Protocol
 
 import msgspec
@@ -23,31 +23,13 @@ import msgspec
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
-from runstone.core.events import Event, EventDraft, StreamKind
+from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import Run
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
+from runstone.core.stream import Stream
 from runstone.core.transitions import RunStatus
-
-
-class StreamHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The append authority of one stream: the row that every commit is compared with."""
-
-    stream_id: str
-    tenant_id: str
-    kind: StreamKind
-    last_seq: int
-    head: str
-    last_at: datetime
-    fence: int
-
-
-class Stream(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream as it was at one moment."""
-
-    head: StreamHead
-    events: tuple[Event, ...]
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +67,7 @@ class EventLog(Protocol):
     """Append-only streams of events. Every adapter has this part."""
 
     async def append(self, draft: EventDraft) -> AppendResult:
-        """Adds one event at the end of its stream, wherever that is (§STO-3, §STO-4).
+        """Adds one event at the end of its stream, wherever that is (§STO-4 to §STO-6).
 
         Concurrent appends all succeed, in some order, without a gap. A key that the stream has
         already adds nothing and returns the first event's `run_seq`, `idempotent`, and `conflict`
@@ -97,11 +79,11 @@ class EventLog(Protocol):
     async def fetch(
         self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
     ) -> Sequence[Event]:
-        """Events with `run_seq` above `after_seq`, ascending, at most `limit` (§STO-5). Unknown stream: none."""
+        """Events with `run_seq` above `after_seq`, ascending, at most `limit` (§STO-7). Unknown stream: none."""
         ...
 
     async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
-        """The run as the store's rows show it; none if there is no such run (§STO-6)."""
+        """The run as the store's rows show it; none if there is no such run (§STO-8)."""
         ...
 
     async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
@@ -117,7 +99,7 @@ class Host(EventLog, Protocol):
     """What can host the engine."""
 
     async def commit(self, commit: Commit) -> Committed:
-        """Writes to all of the commit's streams, or to none (§STO-8 to §STO-11).
+        """Writes to all of the commit's streams, or to none (§STO-12 to §STO-17).
 
         Each write is compared with its stream's head: `StaleSequence` when the stream is not at
         `expected_seq`, `StaleFence` when its fence is not `fence`. `DuplicateKey` when an event id,
@@ -140,7 +122,7 @@ class Host(EventLog, Protocol):
         limit: int,
         lease: timedelta,
     ) -> Sequence[Claim]:
-        """Takes runs that are due and free: `wake_at` is past, and no live worker owns them (§STO-13).
+        """Takes runs that are due and free: `wake_at` is past, and no live worker owns them (§STO-20, §STO-21).
 
         Only runs of these handlers, of code up to this rank. The earliest `wake_at` goes first.
         One statement: two claims never get the same run. Each claim raises the stream's fence,
@@ -149,7 +131,7 @@ class Host(EventLog, Protocol):
         ...
 
     async def heartbeat(self, worker_id: str, *, lease: timedelta) -> dict[str, int]:
-        """Extends the worker's lease; gives, for each run it still owns, the run's `news_seq` (§STO-14)."""
+        """Extends the worker's lease; gives, for each run it still owns, the run's `news_seq` (§STO-22, §STO-23)."""
         ...
 
     async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
@@ -159,7 +141,7 @@ class Host(EventLog, Protocol):
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
     ) -> Sequence[FeedItem]:
-        """All tenants' events in commit order above a position (§ORD-14). It may lag; it never skips."""
+        """All tenants' events in commit order above a position (§ORD-26). It may lag; it never skips."""
         ...
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -216,6 +198,10 @@ class Queries(Protocol):
 
     async def count_events(self, tenant_id: str | None = None) -> int:
         """How many events there are: for progress bars."""
+        ...
+
+    async def self_check(self) -> Sequence[str]:
+        """What the store finds wrong with itself below the log: damaged pages, streams without a head."""
         ...
 
 

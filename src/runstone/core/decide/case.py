@@ -80,7 +80,7 @@ class CaseWriter:
             self.signal.record(SignalProcessingStarted(), cause=cause)
 
     def end_signal(self, cause: str, exit_reason: str | None) -> None:
-        """Its run has ended; one that was never picked up passes through PROCESSING (§TRN-9)."""
+        """Its run has ended; one that was never picked up passes through PROCESSING (§TRN-25)."""
         if self.signal.fold.signal is None:
             return
         self.start_signal(cause)

@@ -1,4 +1,4 @@
-"""Decisions about control signals: approve, pause, resume, cancel, retry a step, answer a wait (§ENG-8)."""
+"""Decisions about control signals: approve, pause, resume, cancel, retry a step, answer a wait (§ENG-25)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from runstone.core.transitions import RUN
 
 def refuse(case: CaseWriter, command: commands.RefuseControl) -> None:
     case.existing_run()
-    _rejected(case, command, command.error)
+    if command.control_signal_id not in case.state.controls:
+        _rejected(case, command, command.error)
 
 
 def control(case: CaseWriter, command: commands.Control) -> None:
-    """Accepts the signal and does what it asks, or records why that cannot be."""
+    """Accepts the signal and does what it asks, or records why that cannot be; once for each id."""
+    if command.control_signal_id in case.state.controls:
+        return
     objection = _objection(case, command)
     if objection is not None:
         error = ErrorInfo(category="VALIDATION", code="NOT_APPLICABLE", message=objection)
@@ -90,7 +93,7 @@ def _resume(case: CaseWriter, control_signal_id: str, cause: str) -> None:
 
 
 def _answer(case: CaseWriter, command: commands.Control, cause: str) -> None:
-    """The oldest open wait of that name takes it; without one it is kept for the wait to come (§ENG-10)."""
+    """The oldest open wait of that name takes it; without one it is kept for the wait to come (§ENG-24)."""
     for step_id in case.state.open_steps.values():
         step = case.state.steps[step_id]
         if step.wait_name == command.target:

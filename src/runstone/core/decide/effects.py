@@ -108,7 +108,7 @@ def report_late_outcome(case: CaseWriter, command: commands.ReportLateOutcome) -
 
 
 def _begun(case: CaseWriter, effect_id: str, executor: str, fence: int) -> Effect:
-    """The beginning rides with the outcome, unless it had to be durable first (§OUT-4)."""
+    """The beginning rides with the outcome, unless it had to be durable first (§OUT-7)."""
     if _existing(case, effect_id).status != "EXECUTING":
         _executing(case, effect_id, executor, fence)
     return case.state.effects[effect_id]

@@ -105,12 +105,17 @@ def cancel(case: CaseWriter, command: commands.CancelRun) -> None:
 
 
 def end_cancelled(case: CaseWriter, exit_reason: str, control_signal_id: str | None) -> None:
-    """Ends the run now, shuts its worker out and withdraws the effects nobody has begun (§TRN-10)."""
+    """Ends the run now, shuts its worker out and withdraws the effects nobody has begun (§TRN-19, §TRN-20)."""
     cause = case.state.last_event
     case.raise_fence = True
     close_open_work(case, "RUN_CANCELLED", "The run was cancelled")
     for effect in list(case.state.effects.values()):
-        if effect.status == "PENDING":
+        if effect.status == "FAILED":
+            withdrawn = ErrorInfo(
+                category="CANCELLED", code="RUN_CANCELLED", message="No retry: its run ended"
+            )
+            case.run.record(payloads.EffectDeadLettered(error=withdrawn), aggregate_id=effect.id)
+        if effect.status in ("PENDING", "FAILED"):
             case.run.record(payloads.EffectCancelled(reason="RUN_CANCELLED"), aggregate_id=effect.id)
     cancelled = case.run.record(
         payloads.RunCancelled(exit_reason=exit_reason[:100]), cause=cause, control_signal_id=control_signal_id
@@ -131,7 +136,7 @@ def close_open_work(case: CaseWriter, code: str, message: str) -> None:
 
 
 def settle(case: CaseWriter) -> None:
-    """A run ends by its last fact, whoever writes it: the handler has returned, no effect is open (§TRN-7)."""
+    """A run ends by its last fact, whoever writes it: the handler has returned, no effect is open (§TRN-14)."""
     state = case.state
     run = state.run
     if run is None or run.status != "RUNNING" or not state.handler_returned:

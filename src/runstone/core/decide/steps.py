@@ -71,7 +71,7 @@ def input_digest(
     sor_entities: tuple[payloads.EntityRef, ...] = (),
     specialist_context: Raw | None = None,
 ) -> str:
-    """What replay compares: all that the caller gave, and nothing the log added (§ENG-3)."""
+    """What replay compares: all that the caller gave, and nothing the log added (§ENT-16)."""
     given = InputContext(
         arguments=arguments, sor_entities=sor_entities, specialist_context=specialist_context
     )

@@ -1,4 +1,4 @@
-"""The fold: events in, state out (§EVT-4, §ORD-11).
+"""The fold: events in, state out (§ENT-3, §EVT-21).
 
 Each function takes a frozen state and events and gives a new frozen state. Events that were
 folded already are passed over; a gap, or an event that cannot be read, stops the fold.

@@ -9,13 +9,16 @@ from runstone.core.events import Event
 from runstone.core.fold.streams import Reducer, RunFold
 from runstone.core.payloads import signals
 from runstone.core.state import Answer
+from runstone.errors import CommandRefused
 
 
 def accepted(fold: RunFold, event: Event, data: signals.SignalAccepted) -> None:
     fold.existing("RUNNING")
+    fold.controls[event.control_signal_id or event.id] = event.id
     fold.news_seq = event.run_seq
     if data.kind == "ANSWER":
-        assert data.target is not None and event.control_signal_id is not None
+        if data.target is None or event.control_signal_id is None:
+            raise CommandRefused(f"Answer {event.id} names no wait, or not the control signal it came by")
         answer = Answer(
             control_signal_id=event.control_signal_id, event_id=event.id, data=data.data or codec.NULL
         )
@@ -24,6 +27,7 @@ def accepted(fold: RunFold, event: Event, data: signals.SignalAccepted) -> None:
 
 def rejected(fold: RunFold, event: Event, data: signals.SignalRejected) -> None:
     fold.existing("RUNNING")
+    fold.controls[event.control_signal_id or event.id] = event.id
 
 
 REDUCERS: Final[dict[str, Reducer]] = {

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from runstone.core import codec, transitions
 from runstone.core.effect import Effect
 from runstone.core.events import Event
-from runstone.core.fold.streams import Reducer, RunFold
+from runstone.core.fold.streams import Reducer, RunFold, utc
 from runstone.core.payloads import effects
 from runstone.errors import CommandRefused, StateTransitionError
 
@@ -80,7 +80,9 @@ def retrying(fold: RunFold, event: Event, data: effects.EffectRetrying) -> None:
     effect = _existing(fold, event, "FAILED")
     if effect.status != "FAILED":
         raise StateTransitionError("effect", effect.id, effect.status, "FAILED")
-    fold.effects[effect.id] = replace(effect, retry_count=data.retry_count, next_retry_at=data.next_retry_at)
+    fold.effects[effect.id] = replace(
+        effect, retry_count=data.retry_count, next_retry_at=utc(data.next_retry_at)
+    )
 
 
 def dead_lettered(fold: RunFold, event: Event, data: effects.EffectDeadLettered) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from runstone.core import codec
 from runstone.core.events import Event
-from runstone.core.fold.streams import Reducer, RunFold
+from runstone.core.fold.streams import Reducer, RunFold, utc
 from runstone.core.payloads import runs
 from runstone.core.run import Run
 from runstone.core.state import FOLD_VERSION
@@ -88,7 +88,7 @@ def suspended(fold: RunFold, event: Event, data: runs.RunSuspended) -> None:
     if run.status != "RUNNING":
         raise CommandRefused(f"Run {run.id} is {run.status}: only a running handler suspends")
     fold.suspended = True
-    fold.wake_at = data.wake_at
+    fold.wake_at = utc(data.wake_at)
 
 
 def variable_set(fold: RunFold, event: Event, data: runs.RunVariableSet) -> None:

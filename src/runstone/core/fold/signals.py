@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Final
 
 from runstone.core.events import Event
@@ -22,7 +23,7 @@ def received(fold: SignalFold, event: Event, data: signals.SignalReceived) -> No
         source_id=data.source_id,
         source_hash=data.source_hash,
         normalized_payload=fold.keep(event, "normalized_payload", data.normalized_payload),
-        received_at=data.received_at,
+        received_at=data.received_at.astimezone(UTC),
         ingested_at=event.occurred_at,
         processed_at=None,
         status="PENDING",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from runstone.core import codec, transitions
 from runstone.core.events import Event
-from runstone.core.fold.streams import Reducer, RunFold
+from runstone.core.fold.streams import Reducer, RunFold, utc
 from runstone.core.payloads import steps
 from runstone.core.step import Step, StepCorrection
 from runstone.errors import CommandRefused, StateTransitionError
@@ -54,7 +54,7 @@ def started(fold: RunFold, event: Event, data: steps.StepStarted) -> None:
         retry_count=data.retry_count,
         artifacts=None,
         wait_name=wait.name if wait else None,
-        wait_deadline=wait.deadline if wait else None,
+        wait_deadline=utc(wait.deadline) if wait else None,
         correlation_id=event.correlation_id,
         metadata=data.metadata and fold.keep(event, "metadata", data.metadata),
     )

@@ -8,6 +8,7 @@ rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -26,7 +27,13 @@ from runstone.core.state import RunState, SignalState, StreamState, whole
 from runstone.errors import SequenceGap, StateTransitionError, UnknownEventType
 
 INLINE_BYTES: Final = 2048
-"""A payload up to this size stands in its row as well as in its event (§PAY-8)."""
+"""A payload up to this size stands in its row as well as in its event (§PAY-16)."""
+
+
+def utc(moment: datetime | None) -> datetime | None:
+    """The same moment, told in UTC: rows show a time in one way only."""
+    return moment and moment.astimezone(UTC)
+
 
 Reducer: TypeAlias = Callable[[Any, Event, Any], None]
 """Takes one type of event into a fold."""
@@ -132,6 +139,7 @@ class RunFold(StreamFold):
         self.tool_calls = dict(state.tool_calls)
         self.variables = dict(state.variables)
         self.answers = dict(state.answers)
+        self.controls = dict(state.controls)
         self.cursor = state.cursor
         self.last_output = state.last_output
         self.signal_event = state.signal_event
@@ -163,6 +171,7 @@ class RunFold(StreamFold):
             tool_calls=self.tool_calls,
             variables=self.variables,
             answers=self.answers,
+            controls=self.controls,
             cursor=self.cursor,
             last_output=self.last_output,
             signal_event=self.signal_event,

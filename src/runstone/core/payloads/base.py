@@ -30,7 +30,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong, in the one form all parts share (§ENT-16)."""
+    """What went wrong, in the one form all parts share (§ENT-7)."""
 
     category: Annotated[ErrorCategory, Meta(description="Whose fault it is.")]
     code: Annotated[str, Meta(description="Stable and short, for programs.")]
@@ -49,7 +49,7 @@ class ArtifactRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class EventRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Stands for a value that an earlier event holds already (§PAY-8)."""
+    """Stands for a value that an earlier event holds already (§PAY-16)."""
 
     event: Annotated[Id, Meta(description="The event that holds it.")] = msgspec.field(name="$event")
     field: Annotated[str, Meta(description="The name it has in that event's data.")]

@@ -1,7 +1,7 @@
 """Steps and the tool calls inside them.
 
 Input and output are kept whole in these two events, so that the log alone is enough to show
-what any step got and gave (§ENT-8, §ENT-9).
+what any step got and gave (§ENT-14 to §ENT-18).
 """
 
 from __future__ import annotations

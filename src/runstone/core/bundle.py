@@ -1,0 +1,183 @@
+"""A bundle: all streams of one correlation in one NDJSON file that proves itself (§STO-43 to §STO-46).
+
+The first line is a manifest; every other line is an event, the very bytes its hash covers. There
+is no time of export in it, nor anything of the store it came from, so the same history always
+gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from runstone.core import codec
+from runstone.core.chain import event_bytes
+from runstone.core.commit import Commit, StreamWrite
+from runstone.core.contract import CONTRACT_VERSION
+from runstone.core.events import Event, StreamKind
+from runstone.core.rows import all_rows, queue_entry
+from runstone.core.run import QueueEntry
+from runstone.core.state import RunState
+from runstone.core.stream import Stream, StreamHead
+from runstone.core.transitions import RUN
+from runstone.core.verify import Finding, verify_causes, verify_events
+from runstone.errors import BundleInvalid
+
+FORMAT: Final = "runstone-bundle"
+FORMAT_VERSION: Final = 1
+
+
+class BundledStream(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream in a bundle."""
+
+    id: str
+    kind: StreamKind
+    last_seq: int
+    head: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a bundle."""
+
+    format: str
+    format_version: int
+    contract_version: str
+    tenant_id: str
+    correlation_id: str
+    streams: tuple[BundledStream, ...]
+    events: int
+    sha256: str
+
+
+def pack(streams: Sequence[Stream]) -> bytes:
+    """The bundle of a correlation's streams, in the order in which they were opened."""
+    if not streams or not streams[0].events:
+        raise BundleInvalid("There is nothing to put into a bundle")
+    first = streams[0].events[0]
+    lines = b"".join(event_bytes(event) + b"\n" for stream in streams for event in stream.events)
+    manifest = Manifest(
+        format=FORMAT,
+        format_version=FORMAT_VERSION,
+        contract_version=CONTRACT_VERSION,
+        tenant_id=first.tenant_id,
+        correlation_id=first.correlation_id,
+        streams=tuple(
+            BundledStream(
+                id=stream.head.stream_id,
+                kind=stream.head.kind,
+                last_seq=stream.head.last_seq,
+                head=stream.head.head,
+            )
+            for stream in streams
+        ),
+        events=sum(len(stream.events) for stream in streams),
+        sha256=sha256(lines).hexdigest(),
+    )
+    return codec.encode(manifest) + b"\n" + lines
+
+
+def unpack(content: bytes) -> tuple[Stream, ...]:
+    """The streams of a bundle, every hash, head, sequence and cause checked."""
+    first, _, lines = content.partition(b"\n")
+    manifest = _manifest(first)
+    if sha256(lines).hexdigest() != manifest.sha256:
+        raise BundleInvalid("The bundle's events are not those its manifest was written for")
+    streams = _streams(manifest, [_event(line, place) for place, line in enumerate(lines.splitlines(), 2)])
+    for stream in streams:
+        _refuse(verify_events(stream))
+    _refuse(verify_causes(streams))
+    return streams
+
+
+def unfinished_runs(streams: Iterable[Stream]) -> list[str]:
+    """The runs in a bundle that would go on where it is imported."""
+    states = (stream.fold() for stream in streams)
+    return [
+        state.run.id
+        for state in states
+        if isinstance(state, RunState) and state.run and state.run.status not in RUN.terminal
+    ]
+
+
+def import_commit(streams: Iterable[Stream]) -> Commit:
+    """The commit that makes these streams, as they are, in a store that has none of them."""
+    return Commit(tuple(map(_import_write, streams)))
+
+
+def _import_write(stream: Stream) -> StreamWrite:
+    head, state = stream.head, stream.fold()
+    queue = queue_entry(state) if isinstance(state, RunState) else None
+    return StreamWrite(
+        stream_id=head.stream_id,
+        tenant_id=head.tenant_id,
+        kind=head.kind,
+        expected_seq=0,
+        fence=0,
+        raise_fence=False,
+        events=stream.events,
+        last_seq=head.last_seq,
+        head=head.head,
+        last_at=head.last_at,
+        rows=tuple(row for row in all_rows(state) if not isinstance(row, QueueEntry)),
+        queue=queue,
+        queue_changed=queue is not None,
+        lease=None,
+    )
+
+
+def _refuse(findings: list[Finding]) -> None:
+    if findings:
+        raise BundleInvalid(f"The bundle does not add up: {findings[0]}")
+
+
+def _manifest(line: bytes) -> Manifest:
+    try:
+        manifest = msgspec.json.decode(line, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise BundleInvalid(f"This is no Runstone bundle: its first line is no manifest ({error})") from error
+    if manifest.format != FORMAT:
+        raise BundleInvalid(f"This is no Runstone bundle: its format is {manifest.format!r}")
+    if manifest.format_version > FORMAT_VERSION:
+        raise BundleInvalid(
+            f"The bundle has format version {manifest.format_version}, this Runstone reads up to "
+            f"{FORMAT_VERSION}: upgrade it"
+        )
+    return manifest
+
+
+def _event(line: bytes, place: int) -> Event:
+    try:
+        event = msgspec.json.decode(line, type=Event)
+    except msgspec.DecodeError as error:
+        raise BundleInvalid(f"Line {place} of the bundle is no event: {error}") from error
+    if event_bytes(event) != line:
+        raise BundleInvalid(f"Line {place} of the bundle is not in its canonical form")
+    return event
+
+
+def _streams(manifest: Manifest, events: list[Event]) -> tuple[Stream, ...]:
+    if len(events) != manifest.events:
+        raise BundleInvalid(f"The bundle has {len(events)} events, its manifest says {manifest.events}")
+    streams: list[Stream] = []
+    taken = 0
+    for bundled in manifest.streams:
+        own = tuple(events[taken : taken + bundled.last_seq])
+        taken += bundled.last_seq
+        if not own:
+            raise BundleInvalid(f"The bundle has no events of stream {bundled.id}")
+        head = StreamHead(
+            stream_id=bundled.id,
+            tenant_id=manifest.tenant_id,
+            kind=bundled.kind,
+            last_seq=bundled.last_seq,
+            head=bundled.head,
+            last_at=own[-1].occurred_at,
+            fence=0,
+        )
+        streams.append(Stream(head=head, events=own))
+    if taken != len(events):
+        raise BundleInvalid("The bundle has events of streams that its manifest does not name")
+    return tuple(streams)

@@ -1,0 +1,1 @@
+"""Stores: adapters of the store port, each named after its technology."""

@@ -1,0 +1,204 @@
+"""Everything that is read, on a connection of its own beside the writer's."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+from runstone.core.checkpoint import Checkpoint
+from runstone.core.events import Event
+from runstone.core.rows import TABLES, Row
+from runstone.core.run import Run
+from runstone.core.signal import Signal
+from runstone.core.snapshot import RunSnapshot, project, run_snapshot
+from runstone.core.state import RunState
+from runstone.core.step import Step
+from runstone.core.stream import Stream, StreamHead
+from runstone.ports.store import FeedItem, FeedPosition
+from runstone.stores.sql import statements
+from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS
+
+_SQL: Final = {
+    name: statement.replace("{event_columns}", EVENTS.selected)
+    .replace("{checkpoint_columns}", CHECKPOINTS.selected)
+    .replace("{runs}", ENTITIES[Run].selected)
+    .replace("{signals}", ENTITIES[Signal].selected)
+    for name, statement in statements("sqlite").items()
+}
+_ORDER: Final = {"steps": "step_index"}
+_EVERYTHING: Final = -1
+"""SQLite's LIMIT for no limit."""
+
+
+def head(connection: sqlite3.Connection, tenant_id: str, stream_id: str) -> StreamHead | None:
+    found = connection.execute(_SQL["head"], {"stream_id": stream_id, "tenant_id": tenant_id}).fetchone()
+    return _head(found) if found else None
+
+
+def _head(row: Sequence[Any]) -> StreamHead:
+    return STREAMS.unpack(row)
+
+
+def fetch(
+    connection: sqlite3.Connection, tenant_id: str, stream_id: str, after_seq: int, limit: int
+) -> list[Event]:
+    found = connection.execute(
+        _SQL["fetch"],
+        {"tenant_id": tenant_id, "stream_id": stream_id, "after_seq": after_seq, "limit": limit},
+    )
+    return [EVENTS.unpack(row) for row in found]
+
+
+def load(connection: sqlite3.Connection, tenant_id: str, stream_id: str, after_seq: int) -> Stream | None:
+    with _moment(connection):
+        found = head(connection, tenant_id, stream_id)
+        if found is None:
+            return None
+        events = fetch(connection, tenant_id, stream_id, after_seq, _EVERYTHING)
+        return Stream(head=found, events=tuple(events))
+
+
+def feed(connection: sqlite3.Connection, after: FeedPosition, limit: int) -> list[FeedItem]:
+    found = connection.execute(_SQL["feed"], {"after": after.sequence, "limit": limit})
+    events = [EVENTS.unpack(row) for row in found]
+    return [
+        FeedItem(position=FeedPosition(sequence=event.sequence_number or 0), event=event) for event in events
+    ]
+
+
+def snapshot(connection: sqlite3.Connection, tenant_id: str, run_id: str) -> RunSnapshot | None:
+    with _moment(connection):
+        found = head(connection, tenant_id, run_id)
+        run = one(connection, Run, tenant_id, run_id)
+        if found is None or run is None:
+            return None
+        steps = _of_stream(connection, Step, tenant_id, run_id)
+        return run_snapshot(run, steps, found.last_seq)
+
+
+def projection(connection: sqlite3.Connection, tenant_id: str, run_id: str) -> RunSnapshot | None:
+    stream = load(connection, tenant_id, run_id, 0)
+    state = stream.fold() if stream else None
+    return project(state) if isinstance(state, RunState) else None
+
+
+def one(connection: sqlite3.Connection, struct: type[Any], tenant_id: str, row_id: str) -> Any:
+    table = ENTITIES[struct]
+    found = connection.execute(
+        f"SELECT {table.selected} FROM {table.name} WHERE {table.key} = ? AND tenant_id = ?",
+        (row_id, tenant_id),
+    ).fetchone()
+    return table.unpack(found) if found else None
+
+
+def _belongs(name: str) -> str:
+    """What makes a row a stream's own; signals and runs are their stream themselves."""
+    if name in ("signals", "runs"):
+        return "id = ?"
+    if name == "outbox_events":
+        return "id IN (SELECT id FROM effects WHERE run_id = ?)"
+    return "run_id = ?"
+
+
+def _of_stream(
+    connection: sqlite3.Connection, struct: type[Any], tenant_id: str, stream_id: str
+) -> list[Any]:
+    table = ENTITIES[struct]
+    found = connection.execute(
+        f"SELECT {table.selected} FROM {table.name} WHERE {_belongs(table.name)} AND tenant_id = ? "
+        f"ORDER BY {_ORDER.get(table.name, table.key)}",
+        (stream_id, tenant_id),
+    )
+    return [table.unpack(row) for row in found]
+
+
+def delete_of_stream(
+    connection: sqlite3.Connection, struct: type[Any], tenant_id: str, stream_id: str
+) -> None:
+    """For maintenance, which makes the rows again."""
+    name = ENTITIES[struct].name
+    connection.execute(f"DELETE FROM {name} WHERE {_belongs(name)} AND tenant_id = ?", (stream_id, tenant_id))
+
+
+def rows(connection: sqlite3.Connection, tenant_id: str, stream_id: str) -> list[Row]:
+    with _moment(connection):
+        return [row for struct in TABLES for row in _of_stream(connection, struct, tenant_id, stream_id)]
+
+
+def find_run(connection: sqlite3.Connection, tenant_id: str, key: str) -> Run | None:
+    found = connection.execute(_SQL["run_by_key"], {"tenant_id": tenant_id, "key": key}).fetchone()
+    return ENTITIES[Run].unpack(found) if found else None
+
+
+def find_signal(
+    connection: sqlite3.Connection, tenant_id: str, source_channel: str, source_id: str
+) -> Signal | None:
+    found = connection.execute(
+        _SQL["signal_by_source"],
+        {"tenant_id": tenant_id, "source_channel": source_channel, "source_id": source_id},
+    ).fetchone()
+    return ENTITIES[Signal].unpack(found) if found else None
+
+
+def list_runs(connection: sqlite3.Connection, **filters: Any) -> list[Run]:
+    return [ENTITIES[Run].unpack(row) for row in connection.execute(_SQL["list_runs"], filters)]
+
+
+def correlation(connection: sqlite3.Connection, tenant_id: str, correlation_id: str) -> list[Stream]:
+    with _moment(connection):
+        heads = connection.execute(
+            _SQL["correlation_heads"], {"tenant_id": tenant_id, "correlation_id": correlation_id}
+        )
+        found = [_head(row) for row in heads.fetchall()]
+        return [
+            Stream(head=head, events=tuple(fetch(connection, tenant_id, head.stream_id, 0, _EVERYTHING)))
+            for head in found
+        ]
+
+
+def next_correlation(
+    connection: sqlite3.Connection, after: tuple[str, str], only: str | None
+) -> tuple[str, str] | None:
+    found: tuple[str, str] | None = connection.execute(
+        _SQL["next_correlation"], {"tenant_id": after[0], "correlation_id": after[1], "only": only}
+    ).fetchone()
+    return found
+
+
+def count_events(connection: sqlite3.Connection, tenant_id: str | None) -> int:
+    count: int = connection.execute(_SQL["count_events"], {"tenant_id": tenant_id}).fetchone()[0]
+    return count
+
+
+def self_check(connection: sqlite3.Connection) -> list[str]:
+    problems = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    problems += [
+        f"{row[0]} row {row[1]} refers to no {row[2]}"
+        for row in connection.execute("PRAGMA foreign_key_check")
+    ]
+    problems += [
+        f"stream {row[0]} has events or a head, but not both" for row in connection.execute(_SQL["headless"])
+    ]
+    return problems
+
+
+def checkpoints(connection: sqlite3.Connection, tenant_id: str, run_id: str, now: int) -> list[Checkpoint]:
+    found = connection.execute(_SQL["checkpoints"], {"tenant_id": tenant_id, "run_id": run_id, "now": now})
+    return [CHECKPOINTS.unpack(row) for row in found]
+
+
+class _moment:
+    """Reads several things as of one moment, unless a transaction is open already."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._own = not connection.in_transaction
+
+    def __enter__(self) -> None:
+        if self._own:
+            self._connection.execute("BEGIN")
+
+    def __exit__(self, *error: object) -> None:
+        if self._own:
+            self._connection.execute("COMMIT")

@@ -1,0 +1,122 @@
+"""Between structs and tables: the columns are the struct's fields, in their order."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from runstone.core.checkpoint import Checkpoint
+from runstone.core.events import Event
+from runstone.core.rows import TABLES, Row
+from runstone.core.stream import StreamHead
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def to_micros(moment: datetime) -> int:
+    """A time as SQLite keeps it."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    """A time as Python keeps it."""
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def _text(raw: Raw) -> str:
+    return bytes(raw).decode()
+
+
+def _raw(text: str) -> Raw:
+    return Raw(text.encode())
+
+
+_CONVERSIONS: Final[dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
+    datetime: (to_micros, from_micros),
+    Raw: (_text, _raw),
+    bool: (int, bool),
+}
+"""By type of field: how it goes in, how it comes out. All others go as they are."""
+
+
+class Table(Generic[_T]):
+    """One struct and the table that holds it."""
+
+    def __init__(self, name: str, struct: type[_T], key: str = "id", columns: Sequence[str] | None = None):
+        hints = typing.get_type_hints(struct)
+        self.name = name
+        self.struct = struct
+        self.key = key
+        self.fields = struct.__struct_fields__
+        self.columns = tuple(columns or self.fields)
+        kinds = [(place, _plain(hints[field])) for place, field in enumerate(self.fields)]
+        self._conversions = [(place, *_CONVERSIONS[kind]) for place, kind in kinds if kind in _CONVERSIONS]
+
+    @property
+    def selected(self) -> str:
+        return ", ".join(self.columns)
+
+    def pack(self, struct: msgspec.Struct) -> list[Any]:
+        """A struct's values as they are bound."""
+        values = list(msgspec.structs.astuple(struct))
+        for place, into, _ in self._conversions:
+            if values[place] is not None:
+                values[place] = into(values[place])
+        return values
+
+    def unpack(self, row: Sequence[Any]) -> _T:
+        """A struct from a row of `selected`."""
+        values = list(row)
+        for place, _, out_of in self._conversions:
+            if values[place] is not None:
+                values[place] = out_of(values[place])
+        return self.struct(**dict(zip(self.fields, values, strict=True)))
+
+    @cache  # noqa: B019  (tables live as long as the program)
+    def insert(self, rows: int) -> str:
+        """An insert of several rows at once."""
+        marks = f"({', '.join('?' * len(self.columns))})"
+        return f"INSERT INTO {self.name} ({self.selected}) VALUES {', '.join([marks] * rows)}"
+
+    @cache  # noqa: B019
+    def upsert(self, rows: int) -> str:
+        """The same, where a row that is there already takes the new values."""
+        changes = ", ".join(f"{name} = excluded.{name}" for name in self.columns if name != self.key)
+        return f"{self.insert(rows)} ON CONFLICT ({self.key}) DO UPDATE SET {changes}"
+
+
+def _plain(hint: Any) -> Any:
+    """`datetime | None` and `Annotated[datetime, …]` are datetimes to a table."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
+        return _plain(inner[0]) if len(inner) == 1 else None
+    if typing.get_origin(hint) is typing.Annotated:
+        return _plain(typing.get_args(hint)[0])
+    return hint
+
+
+EVENTS: Final = Table("orchestration_events", Event)
+STREAMS: Final = Table("streams", StreamHead, columns=("id", *StreamHead.__struct_fields__[1:]))
+CHECKPOINTS: Final = Table("run_checkpoints", Checkpoint)
+ENTITIES: Final[dict[type[Row], Table[Any]]] = {
+    struct: Table(name, struct, "run_id" if name == "run_queue" else "id") for struct, name in TABLES.items()
+}
+
+
+def chunks(rows: Sequence[Any], most: int) -> Iterable[Sequence[Any]]:
+    """Splits rows into powers of two, so that a few prepared statements serve every batch."""
+    start = 0
+    while start < len(rows):
+        size = min(most, 1 << (len(rows) - start).bit_length() - 1)
+        yield rows[start : start + size]
+        start += size

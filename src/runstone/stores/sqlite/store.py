@@ -1,0 +1,286 @@
+"""The SQLite store: the port's three parts over one writer and a few readers."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from runstone.core.append import append_write, empty_state, repeated
+from runstone.core.checkpoint import Checkpoint
+from runstone.core.commit import Commit
+from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.events import Event, EventDraft
+from runstone.core.rows import TABLES, Row
+from runstone.core.run import QueueEntry, Run
+from runstone.core.signal import Signal
+from runstone.core.snapshot import RunSnapshot
+from runstone.core.state import RunState, SignalState
+from runstone.core.stream import Stream
+from runstone.core.transitions import RunStatus
+from runstone.errors import DuplicateKey, StaleSequence, StoreClosed, StoreError
+from runstone.ports.clock import Clock, SystemClock
+from runstone.ports.store import Claim, Committed, FeedItem, FeedPosition
+from runstone.stores.sql import statements
+from runstone.stores.sqlite import commits, leases, reads
+from runstone.stores.sqlite.files import is_memory, open_reader, open_writer, translated
+from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, to_micros
+from runstone.stores.sqlite.turnstile import Turnstile
+from runstone.stores.sqlite.writer import Writer
+
+_T = TypeVar("_T")
+_SQL: Final = statements("sqlite")
+
+READERS: Final = 4
+STATES_KEPT: Final = 256
+
+
+class SqliteStore:
+    """A store in one file. Open it with `SqliteStore.open`, close it with `close`."""
+
+    def __init__(self, path: str, connection: sqlite3.Connection, clock: Clock, *, inline: bool) -> None:
+        self.path = path
+        self._clock = clock
+        self._connection = connection
+        self._turnstile = None if is_memory(path) else Turnstile(Path(path))
+        self._writer = Writer(connection, path, clock, self._turnstile or nullcontext, inline=inline)
+        self._readers = None if inline else ThreadPoolExecutor(READERS, "runstone-sqlite-reader")
+        self._reading = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._states: OrderedDict[str, SignalState | RunState] = OrderedDict()
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: str | Path, *, clock: Clock | None = None, inline: bool = False) -> SqliteStore:
+        """Opens a file, making or migrating it if need be; `:memory:` and simulation run inline."""
+        inline = inline or is_memory(path)
+        if inline:
+            connection = open_writer(str(path))
+        else:
+            connection = await asyncio.to_thread(open_writer, str(path))
+        return cls(str(path), connection, clock or SystemClock(), inline=inline)
+
+    async def __aenter__(self) -> SqliteStore:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._readers is not None:
+            readers = self._readers
+            await asyncio.get_running_loop().run_in_executor(None, readers.shutdown)
+        for connection in self._opened:
+            connection.close()
+        await self._writer.close()
+        if self._turnstile is not None:
+            self._turnstile.close()
+
+    # EventLog
+
+    async def append(self, draft: EventDraft) -> AppendResult:
+        return await self._writer.execute(lambda connection: self._append(connection, draft))
+
+    def _append(self, connection: sqlite3.Connection, draft: EventDraft) -> AppendResult:
+        """In the writer's own transaction, so nobody can come in between."""
+        place = {"stream_id": draft.stream_id, "idempotency_key": draft.idempotency_key}
+        found = connection.execute(_SQL["event_by_key"], place).fetchone()
+        head = reads.head(connection, draft.tenant_id, draft.stream_id)
+        if found is not None:
+            if head is None:
+                raise DuplicateKey(f"stream {draft.stream_id}")
+            return repeated(draft, *found)
+        state = self._state(connection, draft)
+        write, after = append_write(state, draft, head.fence if head else 0)
+        (outcome,) = commits.apply(connection, [Commit((write,))], to_micros(self._clock.now()), self.path)
+        if isinstance(outcome, StoreError):
+            raise outcome
+        self._remember(after)
+        return AppendResult(run_seq=write.last_seq, idempotent=False, persisted=True)
+
+    def _state(self, connection: sqlite3.Connection, draft: EventDraft) -> SignalState | RunState:
+        """The stream's state: as remembered, if that is still its head, else folded from the log."""
+        head = reads.head(connection, draft.tenant_id, draft.stream_id)
+        if head is None:
+            return empty_state(draft)
+        known = self._states.get(draft.stream_id)
+        if known is not None and known.head == head.head:
+            return known
+        stream = reads.load(connection, draft.tenant_id, draft.stream_id, 0)
+        assert stream is not None, "its head was there a moment ago, in the same transaction"
+        return stream.fold()
+
+    def _remember(self, state: SignalState | RunState) -> None:
+        self._states[state.stream_id] = state
+        self._states.move_to_end(state.stream_id)
+        if len(self._states) > STATES_KEPT:
+            self._states.popitem(last=False)
+
+    async def fetch(
+        self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
+    ) -> Sequence[Event]:
+        return await self._read(reads.fetch, tenant_id, stream_id, after_seq, limit)
+
+    async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        return await self._read(reads.snapshot, tenant_id, run_id)
+
+    async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        return await self._read(reads.projection, tenant_id, run_id)
+
+    # Host
+
+    async def commit(self, commit: Commit) -> Committed:
+        if not commit.writes:
+            return Committed(repeated=True)
+        return await self._writer.commit(commit)
+
+    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
+        return await self._read(reads.load, tenant_id, stream_id, after_seq)
+
+    async def claim(
+        self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
+    ) -> Sequence[Claim]:
+        now = self._clock.now()
+        micros, until = to_micros(now), to_micros(now + lease)
+        return await self._writer.execute(
+            lambda connection: leases.claim(connection, worker_id, handlers, code_rank, limit, micros, until)
+        )
+
+    async def heartbeat(self, worker_id: str, *, lease: timedelta) -> dict[str, int]:
+        until = to_micros(self._clock.now() + lease)
+        return await self._writer.execute(lambda connection: leases.heartbeat(connection, worker_id, until))
+
+    async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
+        return await self._writer.execute(lambda connection: leases.release(connection, worker_id, run_ids))
+
+    async def feed(
+        self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
+    ) -> Sequence[FeedItem]:
+        return await self._read(reads.feed, after or FeedPosition(), limit)
+
+    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        values = CHECKPOINTS.pack(checkpoint)
+
+        def put(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "DELETE FROM run_checkpoints WHERE run_id = ? AND checkpoint_index = ?",
+                (checkpoint.run_id, checkpoint.checkpoint_index),
+            )
+            commits.insert(connection, CHECKPOINTS, [values])
+
+        await self._writer.execute(put)
+
+    async def checkpoints(self, tenant_id: str, run_id: str) -> Sequence[Checkpoint]:
+        return await self._read(reads.checkpoints, tenant_id, run_id, to_micros(self._clock.now()))
+
+    async def delete_checkpoints(self, *, run_id: str | None = None) -> int:
+        which = {"run_id": run_id, "now": to_micros(self._clock.now())}
+        return await self._writer.execute(
+            lambda connection: connection.execute(_SQL["delete_checkpoints"], which).rowcount
+        )
+
+    # Queries
+
+    async def get_run(self, tenant_id: str, run_id: str) -> Run | None:
+        found: Run | None = await self._read(reads.one, Run, tenant_id, run_id)
+        return found
+
+    async def get_signal(self, tenant_id: str, signal_id: str) -> Signal | None:
+        found: Signal | None = await self._read(reads.one, Signal, tenant_id, signal_id)
+        return found
+
+    async def find_run(self, tenant_id: str, key: str) -> Run | None:
+        return await self._read(reads.find_run, tenant_id, key)
+
+    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
+        return await self._read(reads.find_signal, tenant_id, source_channel, source_id)
+
+    async def list_runs(
+        self,
+        tenant_id: str,
+        *,
+        status: RunStatus | None = None,
+        handler: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Run]:
+        filters = {
+            "tenant_id": tenant_id,
+            "status": status,
+            "handler": handler,
+            "after": after,
+            "limit": limit,
+        }
+        return await self._read(lambda connection: reads.list_runs(connection, **filters))
+
+    async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
+        return await self._read(reads.rows, tenant_id, stream_id)
+
+    async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
+        return await self._read(reads.correlation, tenant_id, correlation_id)
+
+    async def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
+        found: tuple[str, str] | None = ("", "")
+        while found := await self._read(reads.next_correlation, found, tenant_id):
+            yield found
+
+    async def count_events(self, tenant_id: str | None = None) -> int:
+        return await self._read(reads.count_events, tenant_id)
+
+    async def self_check(self) -> Sequence[str]:
+        return await self._read(reads.self_check)
+
+    # Rebuilds
+
+    async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
+        await self._writer.execute(
+            lambda connection: _replace_rows(connection, tenant_id, stream_id, last_seq, rows)
+        )
+
+    async def _read(self, query: Callable[..., _T], *arguments: Any) -> _T:
+        """Runs a query on a reader's connection."""
+        if self._closed:
+            raise StoreClosed
+        if self._readers is None:
+            with translated(self.path):
+                return query(self._connection, *arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._readers, self._read_in_thread, query, arguments)
+
+    def _read_in_thread(self, query: Callable[..., _T], arguments: tuple[Any, ...]) -> _T:
+        with translated(self.path):
+            connection = getattr(self._reading, "connection", None)
+            if connection is None:
+                connection = self._reading.connection = open_reader(self.path)
+                self._opened.append(connection)
+            return query(connection, *arguments)
+
+
+def _replace_rows(
+    connection: sqlite3.Connection, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]
+) -> None:
+    head = reads.head(connection, tenant_id, stream_id)
+    if head is None or head.last_seq != last_seq:
+        raise StaleSequence(stream_id, last_seq, head.last_seq if head else 0)
+    connection.execute(_SQL["begin_maintenance"], {"reason": f"rebuild of {stream_id}"})
+    connection.execute("PRAGMA defer_foreign_keys = ON")
+    kept = {row for row in rows if isinstance(row, QueueEntry)}
+    for struct in reversed(TABLES):
+        if not (struct is QueueEntry and kept):
+            reads.delete_of_stream(connection, struct, tenant_id, stream_id)
+    for struct in TABLES:
+        table = ENTITIES[struct]
+        commits.insert(
+            connection, table, [table.pack(row) for row in rows if type(row) is struct], replace=True
+        )
+    connection.execute(_SQL["end_maintenance"])

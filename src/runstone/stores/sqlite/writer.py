@@ -1,0 +1,211 @@
+"""The writer: one thread, one connection, everything that is waiting in one transaction.
+
+Callers hand work over and are told when it is durable. Whatever came in while the last batch was
+being written makes the next one, so the busier the store, the larger its batches and the fewer
+its syncs. In simulation the writer runs inline, in the caller's own thread.
+
+Two measured facts shape it. A batch that takes all there is leaves the event loop with nothing to
+do meanwhile, so under load a batch is half of what is under way: one half is written while the
+other is computed. And a thread that lets go of Python's lock at every statement starves beside a
+loop that is never idle, unless threads take turns more often than every 5 ms, Python's default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from runstone.core.commit import Commit
+from runstone.errors import StoreClosed, StoreUnusable
+from runstone.ports.clock import Clock
+from runstone.ports.store import Committed
+from runstone.stores.sqlite import commits
+from runstone.stores.sqlite.files import translate
+from runstone.stores.sqlite.rows import to_micros
+
+_T = TypeVar("_T")
+
+BATCH: Final = 1024
+"""The most pieces of work in one transaction."""
+
+OVERLAP: Final = 64
+"""From so many pieces under way on, a batch is half of them."""
+
+SWITCH_INTERVAL: Final = 5e-5
+"""How long a thread may keep Python's lock, in seconds, once a writer thread runs in the process."""
+
+
+class Work:
+    """One piece of work and the caller who waits for it: a commit, or any other change."""
+
+    __slots__ = ("commit", "future", "job", "outcome")
+
+    def __init__(self, commit: Commit | None, job: Callable[[sqlite3.Connection], Any] | None) -> None:
+        self.commit = commit
+        self.job = job
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.outcome: Any = None
+
+    def deliver(self) -> None:
+        if self.future.done():
+            return
+        if isinstance(self.outcome, BaseException):
+            self.future.set_exception(self.outcome)
+        else:
+            self.future.set_result(self.outcome)
+
+
+class Writer:
+    """Takes work in, writes it in batches, tells the callers."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        path: str,
+        clock: Clock,
+        turn: Callable[[], AbstractContextManager[None]],
+        *,
+        inline: bool,
+    ) -> None:
+        self._connection = connection
+        self._path = path
+        self._clock = clock
+        self._turn = turn
+        self._closed = False
+        self._gathered: list[Work] = []
+        self._under_way = 0
+        self._queue: SimpleQueue[list[Work] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        if not inline:
+            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL))
+            self._thread = threading.Thread(target=self._run, name="runstone-sqlite-writer", daemon=True)
+            self._thread.start()
+
+    async def commit(self, commit: Commit) -> Committed:
+        """Makes a commit durable, or says why not."""
+        committed: Committed = await self._submit(Work(commit, None))
+        return committed
+
+    async def execute(self, job: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Makes any other change durable; the job runs inside the batch's transaction."""
+        done: _T = await self._submit(Work(None, job))
+        return done
+
+    def _submit(self, work: Work) -> asyncio.Future[Any]:
+        """Work that comes in one turn of the event loop is handed over together."""
+        if self._closed:
+            raise StoreClosed
+        if self._thread is None:
+            self._write([work])
+            work.deliver()
+            return work.future
+        if not self._gathered:
+            work.future.get_loop().call_soon(self._hand_over)
+        self._gathered.append(work)
+        self._under_way += 1
+        return work.future
+
+    def _hand_over(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        if gathered:
+            self._queue.put(gathered)
+
+    async def close(self) -> None:
+        """Finishes what was handed over, then closes the connection."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._thread is not None:
+            self._hand_over()
+            self._queue.put(None)
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
+        self._connection.close()
+
+    # In the writer's thread
+
+    def _run(self) -> None:
+        waiting: deque[Work] = deque()
+        closing = False
+        while waiting or not closing:
+            while not closing and not (waiting and self._queue.empty()):
+                gathered = self._queue.get()
+                closing = gathered is None
+                waiting.extend(gathered or ())
+            batch = [waiting.popleft() for _ in range(self._batch_size(len(waiting)))]
+            if batch:
+                self._write(batch)
+                self._tell(batch)
+
+    def _batch_size(self, waiting: int) -> int:
+        under_way = self._under_way
+        return min(waiting, BATCH, under_way // 2 if under_way >= OVERLAP else waiting)
+
+    def _write(self, batch: Sequence[Work]) -> None:
+        """One transaction; a failure of the whole is every caller's failure."""
+        committing = False
+        try:
+            with self._turn():
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._apply(batch)
+                committing = True
+                self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._roll_back()
+            for work in batch:
+                work.outcome = translate(error, self._path, committing=committing)
+        except OSError as error:
+            for work in batch:
+                work.outcome = StoreUnusable(f"{self._path}: its lock files cannot be used: {error}")
+
+    def _roll_back(self) -> None:
+        with suppress(sqlite3.Error):  # the transaction may be gone already, which is what is wanted
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def _apply(self, batch: Sequence[Work]) -> None:
+        submitted = [(work, work.commit) for work in batch if work.commit is not None]
+        if submitted:
+            now = to_micros(self._clock.now())
+            outcomes = commits.apply(self._connection, [commit for _, commit in submitted], now, self._path)
+            for (work, _), outcome in zip(submitted, outcomes, strict=True):
+                work.outcome = outcome
+        for work in batch:
+            if work.job is not None:
+                work.outcome = self._execute(work.job)
+
+    def _execute(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
+        """Runs a job that may be refused without taking the batch with it."""
+        self._connection.execute("SAVEPOINT job")
+        try:
+            result = job(self._connection)
+        except sqlite3.IntegrityError as error:
+            self._connection.execute("ROLLBACK TO job")
+            result = translate(error, self._path)
+        except sqlite3.Error:
+            raise
+        except Exception as error:
+            self._connection.execute("ROLLBACK TO job")
+            result = error
+        self._connection.execute("RELEASE job")
+        return result
+
+    def _tell(self, batch: Sequence[Work]) -> None:
+        """Wakes each event loop once."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[Work]] = {}
+        for work in batch:
+            by_loop.setdefault(work.future.get_loop(), []).append(work)
+        for loop, done in by_loop.items():
+            with suppress(RuntimeError):  # a closed loop: nobody waits any more
+                loop.call_soon_threadsafe(self._deliver, done)
+
+    def _deliver(self, done: Iterable[Work]) -> None:
+        for work in done:
+            self._under_way -= 1
+            work.deliver()

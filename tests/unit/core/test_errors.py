@@ -1,0 +1,112 @@
+"""The errors: one tree of public names, each with a message of its own and its values as attributes."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from runstone import errors
+from runstone.errors import RunstoneError
+
+TREE = {
+    "RunstoneError": "Exception",
+    "InvalidPayload": "RunstoneError",
+    "StateTransitionError": "RunstoneError",
+    "CommandRefused": "RunstoneError",
+    "UnreadableEvent": "RunstoneError",
+    "UnknownEventType": "UnreadableEvent",
+    "UnknownEventVersion": "UnreadableEvent",
+    "SequenceGap": "UnreadableEvent",
+    "BundleInvalid": "RunstoneError",
+    "SettingsInvalid": "RunstoneError",
+    "StoreError": "RunstoneError",
+    "NotFound": "StoreError",
+    "CommitRefused": "StoreError",
+    "StaleSequence": "CommitRefused",
+    "StaleFence": "CommitRefused",
+    "DuplicateKey": "CommitRefused",
+    "OutcomeUnknown": "StoreError",
+    "StoreUnusable": "StoreError",
+    "StoreBusy": "StoreUnusable",
+    "StoreClosed": "StoreUnusable",
+    "StoreCorrupt": "StoreUnusable",
+    "StoreFull": "StoreUnusable",
+    "StoreReadOnly": "StoreUnusable",
+    "StoreTooNew": "StoreUnusable",
+}
+"""Every public name, and what it is a kind of."""
+
+CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+PLAIN = [kind for kind in CLASSES if kind.__init__ is RunstoneError.__init__]
+
+
+def test_the_tree_of_public_names() -> None:
+    assert {kind.__name__: kind.__bases__[0].__name__ for kind in CLASSES} == TREE
+    assert all(len(kind.__bases__) == 1 for kind in CLASSES)
+
+
+def test_the_module_draws_the_same_tree() -> None:
+    drawn: list[str] = []
+    parents: dict[str, str] = {}
+    for line in (errors.__doc__ or "").splitlines():
+        name = next((word for word in line.split() if word in TREE), None)
+        if name is None:
+            continue
+        depth = (line.index(name) - 4) // 4
+        drawn[depth:] = [name]
+        parents[name] = drawn[depth - 1] if depth else "Exception"
+    assert parents == TREE
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: kind.__name__)
+def test_the_docstrings_first_line_is_the_default_message(kind: type[RunstoneError]) -> None:
+    first_line = inspect.cleandoc(kind.__doc__ or "").splitlines()[0]
+    assert first_line
+    assert str(kind()) == first_line
+    assert str(kind("Something else")) == "Something else"
+
+
+def test_values_stay_as_attributes() -> None:
+    invalid = errors.InvalidPayload("/a/0", "too long")
+    assert (invalid.pointer, invalid.reason, str(invalid)) == ("/a/0", "too long", "too long (at '/a/0')")
+    assert str(errors.InvalidPayload("", "too long")) == "too long"
+
+    unknown = errors.UnknownEventType("RUN_FLEW")
+    assert unknown.event_type == "RUN_FLEW"
+    assert "RUN_FLEW" in str(unknown)
+    assert "upgrade" in str(unknown)
+
+    newer = errors.UnknownEventVersion("RUN_CREATED", 3, 1)
+    assert (newer.event_type, newer.event_version, newer.known) == ("RUN_CREATED", 3, 1)
+    assert "RUN_CREATED has version 3" in str(newer)
+    assert "reads up to 1" in str(newer)
+
+    gap = errors.SequenceGap("s-1", 4, 7)
+    assert (gap.stream_id, gap.expected, gap.found) == ("s-1", 4, 7)
+    assert str(gap).startswith("PROJECTOR_GAP_DETECTED in stream s-1: expected run_seq 4, found 7")
+
+    stale = errors.StaleSequence("s-1", 4, 7)
+    assert (stale.stream_id, stale.expected, stale.actual) == ("s-1", 4, 7)
+    assert str(stale) == "Stream s-1 is at 7, the commit was decided on 4"
+
+    fenced = errors.StaleFence("s-1", 4, 7)
+    assert (fenced.stream_id, fenced.fence, fenced.actual) == ("s-1", 4, 7)
+    assert str(fenced) == "Stream s-1 is fenced at 7, the commit carries 4"
+
+    duplicate = errors.DuplicateKey("signal order-1")
+    assert duplicate.what == "signal order-1"
+    assert "signal order-1" in str(duplicate)
+
+
+@pytest.mark.parametrize(("from_state", "shown"), [("PENDING", "PENDING"), (None, "does not exist")])
+def test_an_illegal_transition_names_entity_and_states(from_state: str | None, shown: str) -> None:
+    """§TRN-32"""
+    refused = errors.StateTransitionError("effect", "e-1", from_state, "COMPLETED")
+    assert refused.entity == "effect"
+    assert refused.entity_id == "e-1"
+    assert refused.from_state == from_state
+    assert refused.to_state == "COMPLETED"
+    assert str(refused).startswith("Invalid transition of effect e-1: ")
+    assert shown in str(refused)
+    assert str(refused).endswith("→ COMPLETED")
