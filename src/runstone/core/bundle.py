@@ -15,7 +15,7 @@ import msgspec
 
 from runstone.core import codec
 from runstone.core.chain import event_bytes
-from runstone.core.commit import Commit, StreamWrite
+from runstone.core.commit import Commit, StreamWrite, causal_order
 from runstone.core.contract import CONTRACT_VERSION
 from runstone.core.events import Event, StreamKind
 from runstone.core.rows import all_rows, queue_entry
@@ -104,7 +104,8 @@ def unfinished_runs(streams: Iterable[Stream]) -> list[str]:
 
 def import_commit(streams: Iterable[Stream]) -> Commit:
     """The commit that makes these streams, as they are, in a store that has none of them."""
-    return Commit(tuple(map(_import_write, streams)))
+    held = tuple(streams)
+    return Commit(tuple(map(_import_write, held)), causal_order(stream.events for stream in held))
 
 
 def _import_write(stream: Stream) -> StreamWrite:

@@ -1,4 +1,4 @@
-"""Checkpoint: a run's ids, cursor and variables at some point, a cache that nobody waits for (§ENT-24, §ENG-36).
+"""Checkpoint: a run's ids, cursor and variables, a cache that nobody waits for (§ENT-24, §ENG-36).
 
 A durable function runs again from its top and is answered from its steps, so a checkpoint
 carries no results: only what lets a reader skip the beginning of the log.

@@ -7,6 +7,8 @@ the state it was decided on. The store only compares and writes.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final, Generic, TypeVar
 
@@ -93,22 +95,54 @@ class Commit(msgspec.Struct, frozen=True):
     """Writes to several streams: all of them, or none."""
 
     writes: tuple[StreamWrite, ...]
+    events: tuple[Event, ...]
+    """All events of all writes, each behind what caused it: the order they have in the feed (§ORD-21)."""
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        return tuple(event for write in self.writes for event in write.events)
+    @classmethod
+    def of(cls, *commits: Commit) -> Commit:
+        """Several decisions about different streams, to be made durable together."""
+        return cls(
+            tuple(write for commit in commits for write in commit.writes),
+            tuple(event for commit in commits for event in commit.events),
+        )
+
+
+def causal_order(streams: Iterable[Sequence[Event]]) -> tuple[Event, ...]:
+    """Events of several streams as one sequence that keeps each stream's order and puts causes first.
+
+    A cause that is in none of them counts as known.
+    """
+    lanes = [lane for events in streams if (lane := deque(events))]
+    ahead = {event.id for lane in lanes for event in lane}
+    ordered: list[Event] = []
+    while lanes:
+        lane = next((lane for lane in lanes if lane[0].causation_id not in ahead), lanes[0])
+        ahead.discard(lane[0].id)
+        ordered.append(lane.popleft())
+        if not lane:
+            lanes.remove(lane)
+    return tuple(ordered)
 
 
 class StreamWriter(Generic[_Fold]):
     """Records events on one stream; nothing is durable until the store has taken the commit."""
 
-    def __init__(self, fold: _Fold, context: Context, correlation_id: str, plan_version: str = "") -> None:
+    def __init__(
+        self,
+        fold: _Fold,
+        context: Context,
+        correlation_id: str,
+        plan_version: str = "",
+        journal: list[Event] | None = None,
+    ) -> None:
         self.fold = fold
         self.context = context
         self.correlation_id = correlation_id
         self.plan_version = plan_version
         self.expected_seq = fold.last_seq
         self.events: list[Event] = []
+        self.journal = self.events if journal is None else journal
+        """Where writers of one commit note their events together, in the order of recording."""
 
     def record(
         self,
@@ -170,6 +204,8 @@ class StreamWriter(Generic[_Fold]):
     def _take(self, event: Event, data: Payload | None) -> Event:
         self.fold.apply(event, data)
         self.events.append(event)
+        if self.journal is not self.events:
+            self.journal.append(event)
         return event
 
 

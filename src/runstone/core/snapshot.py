@@ -1,4 +1,4 @@
-"""The snapshot of a run: what a reader wants to see of it, derived and never stored as truth (§STO-8 to §STO-11).
+"""The snapshot of a run: what a reader wants to see of it, derived and never the truth (§STO-8 to §STO-11).
 
 It is made from rows, so that a store can build it from its tables and the fold from the log;
 both give the same bytes.

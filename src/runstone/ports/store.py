@@ -79,7 +79,7 @@ class EventLog(Protocol):
     async def fetch(
         self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
     ) -> Sequence[Event]:
-        """Events with `run_seq` above `after_seq`, ascending, at most `limit` (§STO-7). Unknown stream: none."""
+        """Events with `run_seq` above `after_seq`, ascending, at most `limit`; a stream's or none (§STO-7)."""
         ...
 
     async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
@@ -122,7 +122,7 @@ class Host(EventLog, Protocol):
         limit: int,
         lease: timedelta,
     ) -> Sequence[Claim]:
-        """Takes runs that are due and free: `wake_at` is past, and no live worker owns them (§STO-20, §STO-21).
+        """Takes runs that are due and free: `wake_at` is past, no live worker owns them (§STO-20, §STO-21).
 
         Only runs of these handlers, of code up to this rank. The earliest `wake_at` goes first.
         One statement: two claims never get the same run. Each claim raises the stream's fence,
@@ -131,7 +131,7 @@ class Host(EventLog, Protocol):
         ...
 
     async def heartbeat(self, worker_id: str, *, lease: timedelta) -> dict[str, int]:
-        """Extends the worker's lease; gives, for each run it still owns, the run's `news_seq` (§STO-22, §STO-23)."""
+        """Extends the worker's lease; gives the `news_seq` of each run it still owns (§STO-22, §STO-23)."""
         ...
 
     async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:

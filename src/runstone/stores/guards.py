@@ -1,4 +1,4 @@
-"""Triggers that keep the core's laws in the database too, made from the core's own tables (§TRN-33 to §TRN-35).
+"""Triggers that keep the core's laws in the database, made from its own tables (§TRN-33 to §TRN-35).
 
 Events are never updated or deleted, rows in a terminal state are frozen, and a status only moves to
 where some sequence of legal moves leads. `0002_guards.sql` is what this module writes; a test keeps

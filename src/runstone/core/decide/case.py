@@ -13,6 +13,7 @@ from runstone.core.commit import (
     run_write,
     signal_write,
 )
+from runstone.core.events import Event
 from runstone.core.fold import RunFold, SignalFold, run_fold, signal_fold
 from runstone.core.payloads import SignalProcessed, SignalProcessingFailed, SignalProcessingStarted
 from runstone.core.run import Run
@@ -53,8 +54,13 @@ class CaseWriter:
         self.context = context
         correlation_id = _correlation(case) or context.new_id()
         plan_version = case.run.run.plan_version if case.run.run else ""
-        self.signal = StreamWriter[SignalFold](signal_fold(case.signal), context, correlation_id)
-        self.run = StreamWriter[RunFold](run_fold(case.run), context, correlation_id, plan_version)
+        self.journal: list[Event] = []
+        self.signal = StreamWriter[SignalFold](
+            signal_fold(case.signal), context, correlation_id, journal=self.journal
+        )
+        self.run = StreamWriter[RunFold](
+            run_fold(case.run), context, correlation_id, plan_version, self.journal
+        )
         self.raise_fence = False
 
     @property
@@ -109,7 +115,7 @@ class CaseWriter:
             signal_fence=self.case.signal_fence,
             run_fence=self.case.run_fence + self.raise_fence,
         )
-        return Decision(case=case, commit=Commit(tuple(writes)))
+        return Decision(case=case, commit=Commit(tuple(writes), tuple(self.journal)))
 
 
 def _correlation(case: Case) -> str | None:

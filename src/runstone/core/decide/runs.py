@@ -105,7 +105,7 @@ def cancel(case: CaseWriter, command: commands.CancelRun) -> None:
 
 
 def end_cancelled(case: CaseWriter, exit_reason: str, control_signal_id: str | None) -> None:
-    """Ends the run now, shuts its worker out and withdraws the effects nobody has begun (§TRN-19, §TRN-20)."""
+    """Ends the run, shuts its worker out, withdraws the effects nobody has begun (§TRN-19, §TRN-20)."""
     cause = case.state.last_event
     case.raise_fence = True
     close_open_work(case, "RUN_CANCELLED", "The run was cancelled")
@@ -136,7 +136,7 @@ def close_open_work(case: CaseWriter, code: str, message: str) -> None:
 
 
 def settle(case: CaseWriter) -> None:
-    """A run ends by its last fact, whoever writes it: the handler has returned, no effect is open (§TRN-14)."""
+    """A run ends by its last fact, whoever writes it: its handler is back, no effect is open (§TRN-14)."""
     state = case.state
     run = state.run
     if run is None or run.status != "RUNNING" or not state.handler_returned:

@@ -34,8 +34,10 @@ class EffectRequested(Payload, frozen=True, kw_only=True):
     effect_key: Annotated[str, Meta(max_length=255, description="The idempotency key, unique in its tenant.")]
     max_retries: Annotated[int, Meta(ge=0, description="Tries after the first.")] = 3
     critical: Annotated[bool, Meta(description="Whether its dead letter fails the run.")] = True
-    delivery: DeliveryMode = "at_least_once"
-    metadata: Raw | None = None
+    delivery: Annotated[DeliveryMode, Meta(description="How often it may be done when in doubt.")] = (
+        "at_least_once"
+    )
+    metadata: Annotated[Raw | None, Meta(description="Whatever the caller added.")] = None
 
 
 class EffectExecuting(Payload, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ class EffectFailed(Payload, frozen=True, kw_only=True):
     AGGREGATE: ClassVar[AggregateType] = "EFFECT"
 
     effect_type: EffectType
-    error: ErrorInfo
+    error: Annotated[ErrorInfo, Meta(description="What went wrong.")]
     retry_count: Annotated[int, Meta(ge=0, description="Retries used up so far.")]
 
 
@@ -93,7 +95,7 @@ class EffectRequeued(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "EFFECT_REQUEUED"
     AGGREGATE: ClassVar[AggregateType] = "EFFECT"
 
-    reason: str = ""
+    reason: Annotated[str, Meta(description="Why.")] = ""
 
 
 class EffectCancelled(Payload, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from runstone.core.events import AggregateType
@@ -20,7 +21,7 @@ class RunStateChanged(Payload, frozen=True, kw_only=True):
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
     from_state: Annotated[str | None, Meta(description="Where it was; none: the graph is entered.")] = None
-    to_state: str
+    to_state: Annotated[str, Meta(description="Where it is now, or was asked to go.")]
 
 
 class ResumeRewind(Payload, frozen=True, kw_only=True):
@@ -29,8 +30,8 @@ class ResumeRewind(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "RESUME_REWIND"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    from_state: str
-    to_state: str
+    from_state: Annotated[str, Meta(description="Where it was.")]
+    to_state: Annotated[str, Meta(description="Where it is now, or was asked to go.")]
 
 
 class InvalidStateTransition(Payload, frozen=True, kw_only=True):
@@ -39,8 +40,8 @@ class InvalidStateTransition(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "INVALID_STATE_TRANSITION"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    from_state: str
-    to_state: str
+    from_state: Annotated[str, Meta(description="Where it was.")]
+    to_state: Annotated[str, Meta(description="Where it is now, or was asked to go.")]
 
 
 class SectionStateChanged(Payload, frozen=True, kw_only=True):
@@ -49,8 +50,8 @@ class SectionStateChanged(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "SECTION_STATE_CHANGED"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    section: Annotated[str, Meta(min_length=1)]
-    state: str
+    section: Annotated[str, Meta(min_length=1, description="The section.")]
+    state: Annotated[str, Meta(description="Its state from now on.")]
 
 
 class ArtifactWritten(Payload, frozen=True, kw_only=True):
@@ -59,14 +60,14 @@ class ArtifactWritten(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "ARTIFACT_WRITTEN"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    name: Annotated[str, Meta(min_length=1)]
+    name: Annotated[str, Meta(min_length=1, description="Its name, unique in the run.")]
     path: Annotated[str, Meta(description="Relative to the run's folder.")]
-    sha256: Digest
-    schema_id: str | None = None
+    sha256: Annotated[Digest, Meta(description="The hash of its bytes.")]
+    schema_id: Annotated[str | None, Meta(description="The schema its content follows.")] = None
     writer_worker: Annotated[str, Meta(description="Who made it.")]
     inputs: Annotated[
         dict[str, Digest], Meta(description="The artifacts it was made from, as they were.")
-    ] = {}
+    ] = msgspec.field(default_factory=dict)
 
 
 class ArtifactInvalidated(Payload, frozen=True, kw_only=True):
@@ -75,7 +76,7 @@ class ArtifactInvalidated(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "ARTIFACT_INVALIDATED"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    name: str
+    name: Annotated[str, Meta(description="The artifact.")]
     because: Annotated[str, Meta(description="The upstream artifact that changed.")]
 
 
@@ -85,8 +86,8 @@ class WorkItemStarted(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "WORK_ITEM_STARTED"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    item: Annotated[str, Meta(min_length=1)]
-    worker: str
+    item: Annotated[str, Meta(min_length=1, description="The piece of work, unique in the run.")]
+    worker: Annotated[str, Meta(description="Who took it.")]
     forced: Annotated[bool, Meta(description="Whether it had been done and was asked for again.")] = False
 
 
@@ -96,7 +97,7 @@ class WorkItemCompleted(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "WORK_ITEM_COMPLETED"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    item: str
+    item: Annotated[str, Meta(description="The piece of work.")]
     outputs: Annotated[tuple[str, ...], Meta(description="The artifacts it made.")] = ()
 
 
@@ -106,8 +107,8 @@ class WorkItemFailed(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "WORK_ITEM_FAILED"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    item: str
-    error: ErrorInfo
+    item: Annotated[str, Meta(description="The piece of work.")]
+    error: Annotated[ErrorInfo, Meta(description="What went wrong.")]
 
 
 class IssueOpened(Payload, frozen=True, kw_only=True):
@@ -118,8 +119,8 @@ class IssueOpened(Payload, frozen=True, kw_only=True):
 
     issue: Annotated[str, Meta(min_length=1, description="Its id, unique in the run.")]
     code: Annotated[str, Meta(description="What kind it is, such as SnapshotInvalid.")]
-    severity: IssueSeverity = "ERROR"
-    message: str = ""
+    severity: Annotated[IssueSeverity, Meta(description="How bad it is; a BLOCKER ends the run.")] = "ERROR"
+    message: Annotated[str, Meta(description="For people.")] = ""
 
 
 class IssueResolved(Payload, frozen=True, kw_only=True):
@@ -128,5 +129,5 @@ class IssueResolved(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "ISSUE_RESOLVED"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    issue: str
-    resolution: str = ""
+    issue: Annotated[str, Meta(description="The issue.")]
+    resolution: Annotated[str, Meta(description="What put it right.")] = ""

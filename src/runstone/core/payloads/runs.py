@@ -24,8 +24,8 @@ class RunCreated(Payload, frozen=True, kw_only=True):
     plan_id: Annotated[str, Meta(description="The handler's name.")]
     plan_version: Annotated[str, Meta(description="The handler's declared version.")] = ""
     orchestrator_version: Annotated[str, Meta(description="The version of the app that may run it.")] = ""
-    project: str = "default"
-    environment: str = "default"
+    project: Annotated[str, Meta(description="The project it runs in.")] = "default"
+    environment: Annotated[str, Meta(description="The environment its secrets come from.")] = "default"
     key: Annotated[str | None, Meta(description="The user's own name for the run, unique in its tenant.")] = (
         None
     )
@@ -91,8 +91,8 @@ class RunVariableSet(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "RUN_VARIABLE_SET"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    name: Annotated[str, Meta(min_length=1)]
-    value: Raw
+    name: Annotated[str, Meta(min_length=1, description="Its name, unique in the run.")]
+    value: Annotated[Raw, Meta(description="What it is from now on.")]
 
 
 class RunCheckpointCreated(Payload, frozen=True, kw_only=True):
@@ -101,7 +101,7 @@ class RunCheckpointCreated(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "RUN_CHECKPOINT_CREATED"
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
-    checkpoint_id: Id
+    checkpoint_id: Annotated[Id, Meta(description="The checkpoint's row.")]
     checkpoint_index: Annotated[int, Meta(ge=0, description="0-based, contiguous in its run.")]
     last_seq: Annotated[int, Meta(ge=1, description="The run_seq it covers.")]
     head: Annotated[Digest, Meta(description="The hash of the event at last_seq.")]

@@ -66,7 +66,7 @@ class StepStarted(Payload, frozen=True, kw_only=True):
     AGGREGATE: ClassVar[AggregateType] = "STEP"
 
     step_index: Annotated[int, Meta(ge=0, description="0-based, contiguous in the order of start.")]
-    step_type: StepType
+    step_type: Annotated[StepType, Meta(description="What kind of work it is.")]
     input_context: Annotated[Raw, Meta(description="What it received, as an InputContext.")]
     input_digest: Annotated[Digest, Meta(description="Over what the caller gave; replay compares it.")]
     specialist_id: Annotated[Name | None, Meta(description="The specialist called.")] = None
@@ -81,10 +81,10 @@ class StepCompleted(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "STEP_COMPLETED"
     AGGREGATE: ClassVar[AggregateType] = "STEP"
 
-    step_index: Annotated[int, Meta(ge=0)]
-    step_type: StepType
+    step_index: Annotated[int, Meta(ge=0, description="As in its STEP_STARTED.")]
+    step_type: Annotated[StepType, Meta(description="What kind of work it is.")]
     output_result: Annotated[Raw, Meta(description="What it produced, as an OutputResult.")]
-    duration_ms: Annotated[int, Meta(ge=0)]
+    duration_ms: Annotated[int, Meta(ge=0, description="From its start to its end.")]
     artifacts: Annotated[tuple[ArtifactRef, ...], Meta(description="What it left outside of the log.")] = ()
 
 
@@ -94,10 +94,10 @@ class StepFailed(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "STEP_FAILED"
     AGGREGATE: ClassVar[AggregateType] = "STEP"
 
-    step_index: Annotated[int, Meta(ge=0)]
-    step_type: StepType
-    error: ErrorInfo
-    duration_ms: Annotated[int, Meta(ge=0)]
+    step_index: Annotated[int, Meta(ge=0, description="As in its STEP_STARTED.")]
+    step_type: Annotated[StepType, Meta(description="What kind of work it is.")]
+    error: Annotated[ErrorInfo, Meta(description="What went wrong.")]
+    duration_ms: Annotated[int, Meta(ge=0, description="From its start to its end.")]
     artifacts: Annotated[tuple[ArtifactRef, ...], Meta(description="What it left outside of the log.")] = ()
 
 
@@ -107,8 +107,8 @@ class StepSkipped(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "STEP_SKIPPED"
     AGGREGATE: ClassVar[AggregateType] = "STEP"
 
-    step_index: Annotated[int, Meta(ge=0)]
-    step_type: StepType
+    step_index: Annotated[int, Meta(ge=0, description="As in its STEP_STARTED.")]
+    step_type: Annotated[StepType, Meta(description="What kind of work it is.")]
     reason: Annotated[str, Meta(description="Why it was not needed.")]
 
 
@@ -142,10 +142,10 @@ class ToolCalled(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "TOOL_CALLED"
     AGGREGATE: ClassVar[AggregateType] = "TOOL_CALL"
 
-    step_id: Id
-    tool_name: Annotated[str, Meta(min_length=1, max_length=100)]
-    tool_args: Raw
-    metadata: Raw | None = None
+    step_id: Annotated[Id, Meta(description="The step it belongs to.")]
+    tool_name: Annotated[str, Meta(min_length=1, max_length=100, description="The tool.")]
+    tool_args: Annotated[Raw, Meta(description="What it was given.")]
+    metadata: Annotated[Raw | None, Meta(description="Whatever the caller added.")] = None
 
 
 class ToolCompleted(Payload, frozen=True, kw_only=True):
@@ -154,8 +154,8 @@ class ToolCompleted(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "TOOL_COMPLETED"
     AGGREGATE: ClassVar[AggregateType] = "TOOL_CALL"
 
-    result: Raw
-    duration_ms: Annotated[int, Meta(ge=0)]
+    result: Annotated[Raw, Meta(description="What it returned.")]
+    duration_ms: Annotated[int, Meta(ge=0, description="From its start to its end.")]
     cache_hit: Annotated[bool, Meta(description="Whether the result was remembered, not computed.")] = False
 
 
@@ -165,5 +165,5 @@ class ToolFailed(Payload, frozen=True, kw_only=True):
     EVENT_TYPE: ClassVar[str] = "TOOL_FAILED"
     AGGREGATE: ClassVar[AggregateType] = "TOOL_CALL"
 
-    error: ErrorInfo
-    duration_ms: Annotated[int, Meta(ge=0)]
+    error: Annotated[ErrorInfo, Meta(description="What went wrong.")]
+    duration_ms: Annotated[int, Meta(ge=0, description="From its start to its end.")]

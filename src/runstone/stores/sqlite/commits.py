@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from runstone.core.commit import Commit, StreamWrite
+from runstone.core.events import Event
 from runstone.core.rows import TABLES
 from runstone.core.run import QueueEntry
 from runstone.errors import DuplicateKey, StaleFence, StaleSequence, StoreError
@@ -58,11 +59,11 @@ def apply(connection: sqlite3.Connection, commits: Sequence[Commit], now: int, p
 def _apply_together(connection: sqlite3.Connection, commits: Sequence[Commit], now: int) -> list[Outcome]:
     heads = _heads(connection, commits)
     outcomes: list[Outcome] = []
-    winners: list[StreamWrite] = []
+    winners: list[Commit] = []
     for commit in commits:
         refusal = _judge(commit, heads)
         if refusal is None:
-            winners += commit.writes
+            winners.append(commit)
             for write in commit.writes:
                 heads[write.stream_id] = _Head(
                     write.tenant_id, write.last_seq, write.fence + write.raise_fence
@@ -106,9 +107,10 @@ def _landed(connection: sqlite3.Connection, commit: Commit) -> bool:
     return found is not None and found[0] == write.events[-1].id
 
 
-def _write(connection: sqlite3.Connection, writes: Sequence[StreamWrite], now: int) -> None:
+def _write(connection: sqlite3.Connection, winners: Sequence[Commit], now: int) -> None:
+    writes = [write for commit in winners for write in commit.writes]
     insert(connection, STREAMS, [_head_row(write) for write in writes], replace=True)
-    insert(connection, EVENTS, [_event_row(event, now) for write in writes for event in write.events])
+    insert(connection, EVENTS, [_event_row(event, now) for commit in winners for event in commit.events])
     by_table: dict[type, list[list[Any]]] = {struct: [] for struct in TABLES}
     for write in writes:
         for row in write.rows:
@@ -126,13 +128,18 @@ def _write(connection: sqlite3.Connection, writes: Sequence[StreamWrite], now: i
 
 
 def _head_row(write: StreamWrite) -> list[Any]:
-    fence = write.fence + write.raise_fence
     return [
-        write.stream_id, write.tenant_id, write.kind, write.last_seq, write.head, to_micros(write.last_at), fence,
-    ]  # fmt: skip
+        write.stream_id,
+        write.tenant_id,
+        write.kind,
+        write.last_seq,
+        write.head,
+        to_micros(write.last_at),
+        write.fence + write.raise_fence,
+    ]
 
 
-def _event_row(event: Any, now: int) -> list[Any]:
+def _event_row(event: Event, now: int) -> list[Any]:
     values = EVENTS.pack(event)
     values[_SEQUENCE] = None
     values[_PERSISTED] = now

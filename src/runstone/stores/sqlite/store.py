@@ -102,7 +102,9 @@ class SqliteStore:
             return repeated(draft, *found)
         state = self._state(connection, draft)
         write, after = append_write(state, draft, head.fence if head else 0)
-        (outcome,) = commits.apply(connection, [Commit((write,))], to_micros(self._clock.now()), self.path)
+        (outcome,) = commits.apply(
+            connection, [Commit((write,), write.events)], to_micros(self._clock.now()), self.path
+        )
         if isinstance(outcome, StoreError):
             raise outcome
         self._remember(after)

@@ -1,0 +1,53 @@
+"""JSON Schemas of everything that leaves the process, made from the types themselves (§VER-2, §VER-9).
+
+`specs/schemas/` holds what this module gives; a test fails when the two differ, so a change of
+a type cannot change the contract unseen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from runstone.core.bundle import Manifest
+from runstone.core.catalogue import CATALOGUE
+from runstone.core.contract import CONTRACT_VERSION, AppendResult, CanonicalEngineEvent
+from runstone.core.events import Event
+from runstone.core.payloads import InputContext, OutputResult, Payload
+from runstone.core.pipeline import FolderSnapshot
+from runstone.core.snapshot import RunSnapshot
+
+_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+DOCUMENTS: Final[dict[str, type]] = {
+    "event": Event,
+    "snapshot": FolderSnapshot,
+    "run_snapshot": RunSnapshot,
+    "canonical_event": CanonicalEngineEvent,
+    "append_result": AppendResult,
+    "bundle_manifest": Manifest,
+    "input_context": InputContext,
+    "output_result": OutputResult,
+}
+"""The name of each schema and the type it describes; payloads come on top, one per type of event."""
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Every schema by its path below `specs/schemas/`."""
+    found = {f"{name}.schema.json": _schema(name, kind) for name, kind in DOCUMENTS.items()}
+    for event_type, payload in sorted(CATALOGUE.types.items()):
+        found[f"payloads/{event_type}.schema.json"] = _payload_schema(event_type, payload)
+    return found
+
+
+def _schema(name: str, kind: type) -> dict[str, Any]:
+    return {
+        "$schema": _DIALECT,
+        "$id": f"urn:runstone:{name}:{CONTRACT_VERSION}",
+        **msgspec.json.schema(kind),
+    }
+
+
+def _payload_schema(event_type: str, payload: type[Payload]) -> dict[str, Any]:
+    return {**_schema(event_type, payload), "x-event-version": payload.VERSION}
