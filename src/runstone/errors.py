@@ -8,6 +8,16 @@
     │   ├── UnknownEventType
     │   ├── UnknownEventVersion
     │   └── SequenceGap
+    ├── RegistrationError         an app that cannot work as it is written
+    ├── UseRunGather              a durable call from a task that replay would not recognize
+    ├── StepFailed                what a handler sees of a step that has failed for good
+    │   └── WaitTimeout
+    ├── RunFailed                 what a caller sees of a run that did not complete
+    │   └── RunCancelled
+    ├── SignalConflict            the same source id with other content
+    ├── ControlRefused            a control signal that was not let through
+    ├── TerminalError             raised by users: do not try this again
+    ├── RetryableError            raised by users: try this again
     ├── BundleInvalid             a bundle whose bytes do not add up
     ├── SettingsInvalid
     └── StoreError
@@ -29,6 +39,8 @@ The first line of a class's docstring is its default message. Values stay as att
 """
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 
 class RunstoneError(Exception):
@@ -103,6 +115,63 @@ class SequenceGap(UnreadableEvent):
         )
 
 
+class RegistrationError(RunstoneError):
+    """The app cannot work as it is written."""
+
+
+class UseRunGather(RunstoneError):
+    """A durable call was made from a task of its own: use `run.gather` or `run.first` for branches."""
+
+
+class StepFailed(RunstoneError):
+    """A step has failed for good."""
+
+    def __init__(self, step_key: str, category: str, code: str, message: str) -> None:
+        self.step_key = step_key
+        self.category = category
+        self.code = code
+        self.reason = message
+        super().__init__(f"{step_key}: {message} ({code})")
+
+
+class WaitTimeout(StepFailed):
+    """Nobody answered in time."""
+
+
+class RunFailed(RunstoneError):
+    """The run did not complete."""
+
+    def __init__(self, run_id: str, exit_reason: str, message: str = "") -> None:
+        self.run_id = run_id
+        self.exit_reason = exit_reason
+        self.reason = message
+        super().__init__(f"Run {run_id}: {exit_reason}" + (f" ({message})" if message else ""))
+
+
+class RunCancelled(RunFailed):
+    """The run was cancelled."""
+
+
+class SignalConflict(RunstoneError):
+    """The same signal came before with other content: the first one stands."""
+
+
+class ControlRefused(RunstoneError):
+    """The control signal was refused."""
+
+
+class TerminalError(RunstoneError):
+    """Trying again cannot help."""
+
+
+class RetryableError(RunstoneError):
+    """Trying again may help."""
+
+    def __init__(self, message: str | None = None, *, retry_after: timedelta | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
 class BundleInvalid(RunstoneError):
     """The bundle is damaged or was changed."""
 
@@ -164,7 +233,7 @@ class StoreBusy(StoreUnusable):
 
 
 class StoreClosed(StoreUnusable):
-    """The store has been closed."""
+    """The store is closed, or was opened before this process was forked off."""
 
 
 class StoreCorrupt(StoreUnusable):

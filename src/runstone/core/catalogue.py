@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from runstone.core import payloads
+from runstone.core import codec, payloads
 from runstone.core.events import EventDraft
 from runstone.core.payloads import Payload
 from runstone.errors import InvalidPayload, UnknownEventType, UnknownEventVersion
@@ -38,7 +38,7 @@ class Catalogue:
             if event.event_version == self.types[event.event_type].VERSION:
                 return decode(event.event_data)
             return self._lift(event)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InvalidPayload("", f"{event.event_type} {event.id}: {error}") from error
 
     def _lift(self, event: EventDraft) -> Payload:
@@ -48,7 +48,7 @@ class Catalogue:
         data = msgspec.json.decode(event.event_data)
         for version in range(event.event_version, kind.VERSION):
             data = self._upcasters[event.event_type, version](data)
-        return msgspec.convert(data, kind)
+        return msgspec.json.decode(codec.encode(data), type=kind)
 
 
 def _declared() -> list[type[Payload]]:

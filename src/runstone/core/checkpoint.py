@@ -6,7 +6,7 @@ carries no results: only what lets a reader skip the beginning of the log.
 
 from __future__ import annotations
 
-import gzip
+import zlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,6 +16,9 @@ from msgspec import Raw
 
 from runstone.core import codec
 from runstone.core.state import RunState
+
+_GZIP: Final = 31
+"""zlib's word for the gzip format, which carries no time."""
 
 TIME_TO_LIVE: Final = timedelta(days=7)
 
@@ -52,9 +55,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     def read(self) -> CheckpointData | None:
         """What it holds; nothing if its bytes are damaged: then use an older one, or the whole log."""
         try:
-            plain = gzip.decompress(self.checkpoint_data) if self.compressed else self.checkpoint_data
+            plain = zlib.decompress(self.checkpoint_data, _GZIP) if self.compressed else self.checkpoint_data
             return msgspec.json.decode(plain, type=CheckpointData)
-        except (OSError, EOFError, ValueError):
+        except (zlib.error, ValueError):
             return None
 
 
@@ -78,7 +81,7 @@ def checkpoint(state: RunState, checkpoint_id: str, now: datetime) -> Checkpoint
         },
         variables=state.variables,
     )
-    packed = gzip.compress(codec.encode(data), mtime=0)
+    packed = zlib.compress(codec.encode(data), wbits=_GZIP)
     return Checkpoint(
         id=checkpoint_id,
         tenant_id=state.tenant_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -38,16 +39,33 @@ def encode(value: object) -> bytes:
     return _encode(value)
 
 
-def canonical(value: object) -> Raw:
-    """The canonical bytes of any value a user may hand in, checked."""
+def canonical(value: object, hook: Callable[[Any], Any] | None = None) -> Raw:
+    """The canonical bytes of any value a user may hand in, checked; `hook` explains types of the user's own."""
     try:
-        plain = msgspec.to_builtins(value, order="sorted")
-    except (TypeError, ValueError, UnicodeError, RecursionError) as error:
-        raise InvalidPayload("", f"not storable as JSON: {error}") from error
+        plain = msgspec.to_builtins(value, order="sorted", enc_hook=hook)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidPayload(_culprit(value, "", hook), f"not storable as JSON: {error}") from error
     check(plain)
     encoded = _encode(plain)
     _check_size(encoded)
     return Raw(encoded)
+
+
+def _culprit(value: object, pointer: str, hook: Callable[[Any], Any] | None) -> str:
+    """Where the first thing stands that cannot be encoded; the encoder itself does not say."""
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for key, item in items:
+        try:
+            msgspec.to_builtins(item, order="sorted", enc_hook=hook)
+        except (TypeError, ValueError):
+            return _culprit(item, f"{pointer}/{_escape(str(key))}", hook)
+        except RecursionError:
+            break
+    return pointer
 
 
 def parse(text: bytes | str) -> Any:
@@ -56,7 +74,7 @@ def parse(text: bytes | str) -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=float)
     except UnicodeDecodeError as error:
         raise InvalidPayload("", f"not valid UTF-8: byte {error.start}") from error
     except RecursionError as error:
@@ -71,7 +89,7 @@ def decode_as(raw: Raw | bytes, kind: type[_T]) -> _T:
     """Stored bytes as a typed value; a mismatch names its place."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidPayload(_pointer_of(error), str(error)) from error
 
 
@@ -125,8 +143,9 @@ def _check_text(text: str, pointer: str) -> None:
 
 
 def _check_size(text: bytes | str) -> None:
-    if len(text) > MAX_BYTES:
-        raise InvalidPayload("", f"{len(text)} bytes are over the bound of {MAX_BYTES}")
+    size = len(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise InvalidPayload("", f"{size} bytes are over the bound of {MAX_BYTES}")
 
 
 def _object(pairs: list[tuple[str, object]]) -> object:
@@ -138,17 +157,14 @@ def _object(pairs: list[tuple[str, object]]) -> object:
     return _Repeated(repeated)
 
 
-def _constant(name: str) -> object:
-    raise ValueError(f"{name} is not a JSON number")
-
-
 def _escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _pointer_of(error: msgspec.DecodeError) -> str:
-    """msgspec says `… - at `$.a[0].b``; a JSON pointer says `/a/0/b`."""
+def _pointer_of(error: Exception) -> str:
+    """msgspec says `… - at `$.a[0].b``; a JSON pointer says `/a/0/b`. Beyond `[...]` it does not know."""
     _, found, path = str(error).rpartition("at `$")
     if not found:
         return ""
-    return path.rstrip("`").replace("[", ".").replace("]", "").replace(".", "/")
+    known, _, _ = path.rstrip("`").partition("[...]")
+    return known.replace("[", ".").replace("]", "").replace(".", "/")

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from runstone.core.payloads import (
     ArtifactRef,
@@ -15,6 +15,7 @@ from runstone.core.payloads import (
     DeliveryMode,
     EntityRef,
     ErrorInfo,
+    OptionalJson,
     OutputResult,
     RunType,
     SignalType,
@@ -64,8 +65,10 @@ class CreateRun(_Command, frozen=True, kw_only=True):
     environment: str = "default"
     key: str | None = None
     parent_run_id: str | None = None
+    lane: str | None = None
+    lane_limit: int = 1
     approval_required: bool = False
-    metadata: Raw | None = None
+    metadata: OptionalJson = UNSET
 
 
 class StartRun(_Command, frozen=True, kw_only=True):
@@ -78,7 +81,7 @@ class PauseRun(_Command, frozen=True, kw_only=True):
     """Stop until somebody resumes: the engine's own decision, such as NON_DETERMINISTIC."""
 
     reason: str
-    details: Raw | None = None
+    details: OptionalJson = UNSET
 
 
 class SuspendRun(_Command, frozen=True, kw_only=True):
@@ -133,7 +136,7 @@ class Control(_Command, frozen=True, kw_only=True):
     kind: ControlKind
     sender: str
     target: str | None = None
-    data: Raw | None = None
+    data: OptionalJson = UNSET
     reason: str = ""
 
 
@@ -155,12 +158,12 @@ class StartStep(_Command, frozen=True, kw_only=True):
 
     step_key: str
     step_type: StepType
-    arguments: Raw | None = None
+    arguments: OptionalJson = UNSET
     sor_entities: tuple[EntityRef, ...] = ()
-    specialist_context: Raw | None = None
+    specialist_context: OptionalJson = UNSET
     specialist_id: str | None = None
     wait: WaitSpec | None = None
-    metadata: Raw | None = None
+    metadata: OptionalJson = UNSET
     step_id: str | None = None
     cause: str | None = None
     """The event its branch saw last; none: the latest that lets the handler go on."""
@@ -211,7 +214,7 @@ class CallTool(_Command, frozen=True, kw_only=True):
     tool_name: str
     tool_args: Raw
     tool_call_id: str | None = None
-    metadata: Raw | None = None
+    metadata: OptionalJson = UNSET
 
 
 class CompleteTool(_Command, frozen=True, kw_only=True):
@@ -246,7 +249,7 @@ class RequestEffect(_Command, frozen=True, kw_only=True):
     max_retries: int | None = None
     critical: bool = True
     delivery: DeliveryMode = "at_least_once"
-    metadata: Raw | None = None
+    metadata: OptionalJson = UNSET
 
 
 class BeginEffect(_Command, frozen=True, kw_only=True):
@@ -310,7 +313,7 @@ class ReportLateOutcome(_Command, frozen=True, kw_only=True):
 
     effect_id: str
     executor: str
-    result: Raw | None = None
+    result: OptionalJson = UNSET
     error: ErrorInfo | None = None
 
 

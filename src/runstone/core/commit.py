@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -62,7 +62,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     span_id: str = "0" * 16
     adapter_version: str | None = None
     engine_attempt: int | None = None
-    engine_run_ref: Raw | None = None
+    engine_run_ref: Any = None
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):

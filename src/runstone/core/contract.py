@@ -7,7 +7,7 @@ of types are derived, the names of fields are this one table.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -91,7 +91,7 @@ class CanonicalEngineEvent(
     occurred_at: datetime
     persisted_at: datetime | None = None
     adapter_version: str | None = None
-    engine_run_ref: Raw | None = None
+    engine_run_ref: Any = None
     control_signal_id: Id | None = None
     causation_id: Id | None = None
     stream_id: Id | None = None

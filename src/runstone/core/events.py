@@ -7,7 +7,7 @@ its predecessor. `sequence_number` and `persisted_at` are the store's own and ou
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw
@@ -45,7 +45,7 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     engine_attempt: Annotated[Attempt | None, Meta(description="Counts claims: lost leases, crashes.")] = None
     control_signal_id: Annotated[Id | None, Meta(description="The control signal that asked for it.")] = None
     adapter_version: Annotated[str | None, Meta(description="The adapter that wrote it.")] = None
-    engine_run_ref: Annotated[Raw | None, Meta(description="The run's id on a foreign engine.")] = None
+    engine_run_ref: Annotated[Any, Meta(description="The run's id on a foreign engine.")] = None
     trace_id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="The trace it belongs to.")]
     span_id: Annotated[str, Meta(pattern="^[0-9a-f]{16}$", description="The span that wrote it.")]
 

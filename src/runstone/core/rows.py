@@ -45,6 +45,9 @@ def queue_entry(state: RunState | RunFold) -> QueueEntry | None:
         tenant_id=run.tenant_id,
         handler=run.plan_id,
         code_rank=code_rank(run.orchestrator_version),
+        lane=state.lane,
+        lane_limit=state.lane_limit,
+        started=run.status not in ("PENDING", "APPROVED"),
         wake_at=state.wake_at,
         news_seq=state.news_seq,
     )

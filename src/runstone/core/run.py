@@ -49,12 +49,21 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
     tenant_id: str
     handler: str
     code_rank: str
+    lane: str | None
+    lane_limit: int
+    started: bool
     wake_at: datetime | None
     news_seq: int
 
 
 def code_rank(version: str) -> str:
     """A version as text that sorts as versions do, so that SQL can compare: `1.10` is above `1.9`."""
-    return ".".join(
-        part.zfill(8) if part.isascii() and part.isdigit() else part for part in version.split(".")
-    )
+    return ".".join(map(_sortable, version.split(".")))
+
+
+def _sortable(part: str) -> str:
+    """A number goes behind the count of its digits."""
+    if not (part.isascii() and part.isdigit()):
+        return part
+    digits = part.lstrip("0")
+    return f"{len(digits):02}{digits}"

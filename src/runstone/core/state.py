@@ -69,12 +69,20 @@ class RunState(StreamState, frozen=True, kw_only=True):
     """The id of the latest attempt, by step key, in the current generation."""
     open_steps: Mapping[str, str] = {}
     """The ids of the steps that have not ended, by step key."""
+    ends: Mapping[str, int] = {}
+    """The `run_seq` at which each step ended, by its id: replay delivers outcomes in this order."""
     due_attempts: Mapping[str, int] = {}
     """The logical attempt that STEP_RETRIED asked for, by step key, until it starts."""
+    retry_times: Mapping[str, datetime] = {}
+    """When that attempt may start, where STEP_RETRIED said so."""
     corrections: Mapping[str, StepCorrection] = {}
     effects: Mapping[str, Effect] = {}
     tool_calls: Mapping[str, ToolCall] = {}
     variables: Mapping[str, Raw] = {}
+    variable_sets: int = 0
+    """How often the current generation has set a variable."""
+    carry: Raw | None = None
+    """What the generation before handed over."""
     answers: Mapping[str, tuple[Answer, ...]] = {}
     """Answers that no wait has taken yet, by name, the oldest first."""
     controls: Mapping[str, str] = {}
@@ -85,6 +93,8 @@ class RunState(StreamState, frozen=True, kw_only=True):
     """Where the latest step's output stands: the event and the field."""
     signal_event: str | None = None
     """The event that holds the signal's payload."""
+    lane: str | None = None
+    lane_limit: int = 1
     approval_required: bool = False
     handler_returned: bool = False
     suspended: bool = False

@@ -28,7 +28,7 @@ from runstone.core.rows import Row
 from runstone.core.run import Run
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
-from runstone.core.stream import Stream
+from runstone.core.stream import Stream, StreamHead
 from runstone.core.transitions import RunStatus
 
 
@@ -79,7 +79,7 @@ class EventLog(Protocol):
     async def fetch(
         self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
     ) -> Sequence[Event]:
-        """Events with `run_seq` above `after_seq`, ascending, at most `limit`; a stream's or none (§STO-7)."""
+        """Events with `run_seq` above `after_seq`, ascending, at most `limit` (§STO-7)."""
         ...
 
     async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
@@ -188,8 +188,16 @@ class Queries(Protocol):
         """Every derived row of a stream, in the order of `core.rows.all_rows`."""
         ...
 
+    async def examine(self, tenant_id: str, stream_id: str) -> tuple[Stream, Sequence[Row]] | None:
+        """A whole stream and its derived rows, both as of one moment; none if it has no head."""
+        ...
+
     async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
         """All streams of one correlation, whole, in the order in which they were opened."""
+        ...
+
+    async def heads(self, tenant_id: str, correlation_id: str) -> Sequence[StreamHead]:
+        """The heads of the same streams in the same order, without their events."""
         ...
 
     def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
@@ -200,8 +208,15 @@ class Queries(Protocol):
         """How many events there are: for progress bars."""
         ...
 
+    async def count_runs(self, tenant_id: str | None = None) -> dict[str, int]:
+        """How many runs there are of each status that some run has."""
+        ...
+
     async def self_check(self) -> Sequence[str]:
-        """What the store finds wrong with itself below the log: damaged pages, streams without a head."""
+        """What the store finds wrong with itself below the log.
+
+        Damaged pages, streams without a head, rows without a stream, guards that are gone.
+        """
         ...
 
 
@@ -211,8 +226,12 @@ class Rebuilds(Protocol):
     async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
         """Puts these in the place of a stream's derived rows, if it still is at `last_seq`.
 
-        A queued run keeps its lease columns.
+        A queued run and an outbox entry keep their lease columns.
         """
+        ...
+
+    async def delete_strays(self) -> int:
+        """Deletes derived rows of which no stream knows, head or events; how many."""
         ...
 
 

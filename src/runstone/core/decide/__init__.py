@@ -6,7 +6,8 @@ add up to, the run and its signal end in the same commit as the last fact that l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 from runstone.core import commands
@@ -54,10 +55,21 @@ _DECIDERS: Final[dict[type[Command], Callable[[CaseWriter, Any], None]]] = {
 }
 
 
-def decide(case: Case, *wanted: Command, context: Context, lease: Lease | None = None) -> Decision:
-    """The events these commands make of this case, or the error that refuses the first that does not fit."""
+def decide(
+    case: Case,
+    *wanted: Command,
+    context: Context,
+    lease: Lease | None = None,
+    times: Sequence[datetime] = (),
+) -> Decision:
+    """The events these commands make of this case, or the error that refuses the first that does not fit.
+
+    `times` says when each came to be, where that was before now.
+    """
     writer = CaseWriter(case, context)
-    for command in wanted:
+    for place, command in enumerate(wanted):
+        if times:
+            writer.at(times[place])
         _DECIDERS[type(command)](writer, command)
         runs.settle(writer)
     return writer.decision(lease)

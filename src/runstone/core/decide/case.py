@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from runstone.core.commit import (
@@ -62,6 +64,11 @@ class CaseWriter:
             run_fold(case.run), context, correlation_id, plan_version, self.journal
         )
         self.raise_fence = False
+
+    def at(self, moment: datetime) -> None:
+        """What is recorded from here on happened then."""
+        self.context = msgspec.structs.replace(self.context, now=moment)
+        self.signal.context = self.run.context = self.context
 
     @property
     def state(self) -> RunFold:

@@ -23,6 +23,8 @@ def create(case: CaseWriter, command: commands.CreateRun) -> None:
             environment=command.environment,
             key=command.key,
             parent_run_id=command.parent_run_id,
+            lane=command.lane,
+            lane_limit=command.lane_limit,
             approval_required=command.approval_required,
             metadata=command.metadata,
         ),

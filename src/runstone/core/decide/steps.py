@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from runstone.core import codec, commands, payloads
 from runstone.core.decide.case import CaseWriter
 from runstone.core.keys import content_hash
-from runstone.core.payloads import EventRef, InputContext, OutputResult
+from runstone.core.payloads import EventRef, InputContext, OptionalJson, OutputResult
 from runstone.core.step import Step
 from runstone.errors import CommandRefused
 
@@ -67,9 +67,9 @@ def _input_context(case: CaseWriter, command: commands.StartStep) -> InputContex
 
 
 def input_digest(
-    arguments: Raw | None,
+    arguments: OptionalJson,
     sor_entities: tuple[payloads.EntityRef, ...] = (),
-    specialist_context: Raw | None = None,
+    specialist_context: OptionalJson = UNSET,
 ) -> str:
     """What replay compares: all that the caller gave, and nothing the log added (§ENT-16)."""
     given = InputContext(
@@ -187,7 +187,6 @@ def correct(case: CaseWriter, command: commands.CorrectStep) -> None:
     case.run.record(
         payloads.StepCorrected(
             version=len(earlier) + 2,
-            corrects=case.state.causes[step.id],
             original_output=case.state.whole(latest),
             corrected_output=Raw(codec.encode(command.output)),
             reason=command.reason,

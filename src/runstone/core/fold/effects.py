@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from msgspec import Raw
@@ -39,7 +40,7 @@ def requested(fold: RunFold, event: Event, data: effects.EffectRequested) -> Non
         critical=data.critical,
         delivery=data.delivery,
         correlation_id=event.correlation_id,
-        metadata=data.metadata and fold.keep(event, "metadata", data.metadata),
+        metadata=fold.keep_any(event, "metadata", data.metadata),
     )
 
 
@@ -50,9 +51,12 @@ def _existing(fold: RunFold, event: Event, to_state: str) -> Effect:
     return effect
 
 
-def _to(fold: RunFold, event: Event, status: str, **changes: Any) -> None:
+def _to(fold: RunFold, event: Event, status: str, *, origins: Collection[str] = (), **changes: Any) -> None:
+    """Moves an effect; `origins` are the states that this event leads from, where the table has more."""
     effect = _existing(fold, event, status)
     transitions.EFFECT.check(effect.id, effect.status, status)
+    if origins and effect.status not in origins:
+        raise StateTransitionError("effect", effect.id, effect.status, status)
     fold.effects[effect.id] = replace(effect, status=status, **changes)
     fold.news_seq = event.run_seq
 
@@ -66,6 +70,7 @@ def completed(fold: RunFold, event: Event, data: effects.EffectCompleted) -> Non
         fold,
         event,
         "COMPLETED",
+        origins=("EXECUTING",),
         executed_at=event.occurred_at,
         execution_result=fold.keep(event, "execution_result", data.execution_result),
         error_details=None,
@@ -90,7 +95,15 @@ def dead_lettered(fold: RunFold, event: Event, data: effects.EffectDeadLettered)
 
 
 def requeued(fold: RunFold, event: Event, data: effects.EffectRequeued) -> None:
-    _to(fold, event, "PENDING", retry_count=0, next_retry_at=None, error_details=None)
+    _to(
+        fold,
+        event,
+        "PENDING",
+        origins=("DEAD_LETTER",),
+        retry_count=0,
+        next_retry_at=None,
+        error_details=None,
+    )
 
 
 def cancelled(fold: RunFold, event: Event, data: effects.EffectCancelled) -> None:
@@ -103,9 +116,9 @@ def outcome_unknown(fold: RunFold, event: Event, data: effects.EffectOutcomeUnkn
 
 def reconciled(fold: RunFold, event: Event, data: effects.EffectReconciled) -> None:
     if data.sent:
-        _to(fold, event, "COMPLETED", executed_at=event.occurred_at)
+        _to(fold, event, "COMPLETED", origins=("UNKNOWN",), executed_at=event.occurred_at)
     else:
-        _to(fold, event, "PENDING")
+        _to(fold, event, "PENDING", origins=("UNKNOWN",))
 
 
 def late_outcome(fold: RunFold, event: Event, data: effects.EffectLateOutcome) -> None:

@@ -40,18 +40,24 @@ def created(fold: RunFold, event: Event, data: runs.RunCreated) -> None:
         correlation_id=event.correlation_id,
         causation_id=data.parent_run_id,
         orchestrator_version=data.orchestrator_version,
-        engine_run_ref=event.engine_run_ref,
+        engine_run_ref=_reference(event),
         generation=1,
         total_steps=0,
         failed_steps=0,
         fold_version=FOLD_VERSION,
-        metadata=data.metadata and fold.keep(event, "metadata", data.metadata),
+        metadata=fold.keep_any(event, "metadata", data.metadata),
     )
     fold.cursor = event.id
     fold.signal_event = event.causation_id
+    fold.lane = data.lane
+    fold.lane_limit = data.lane_limit
     fold.approval_required = data.approval_required
     if not data.approval_required:
         fold.wake(event)
+
+
+def _reference(event: Event) -> Raw | None:
+    return None if event.engine_run_ref is None else Raw(codec.encode(event.engine_run_ref))
 
 
 def approved(fold: RunFold, event: Event, data: runs.RunApproved) -> None:
@@ -63,8 +69,8 @@ def approved(fold: RunFold, event: Event, data: runs.RunApproved) -> None:
 def started(fold: RunFold, event: Event, data: runs.RunStarted) -> None:
     changes: dict[str, Any] = {"orchestrator_version": data.orchestrator_version}
     if event.engine_run_ref is not None:
-        changes["engine_run_ref"] = event.engine_run_ref
-    fold.to("RUNNING", started_at=event.occurred_at, **changes)
+        changes["engine_run_ref"] = _reference(event)
+    fold.to("RUNNING", origins=("PENDING", "APPROVED"), started_at=event.occurred_at, **changes)
     fold.cursor = event.id
     fold.wake(event)
 
@@ -76,7 +82,7 @@ def paused(fold: RunFold, event: Event, data: runs.RunPaused) -> None:
 
 
 def resumed(fold: RunFold, event: Event, data: runs.RunResumed) -> None:
-    fold.to("RUNNING")
+    fold.to("RUNNING", origins=("PAUSED",))
     fold.cursor = event.id
     fold.news_seq = event.run_seq
     if not fold.handler_returned:
@@ -94,6 +100,7 @@ def suspended(fold: RunFold, event: Event, data: runs.RunSuspended) -> None:
 def variable_set(fold: RunFold, event: Event, data: runs.RunVariableSet) -> None:
     fold.existing("RUNNING")
     fold.variables[data.name] = data.value
+    fold.variable_sets += 1
 
 
 def checkpointed(fold: RunFold, event: Event, data: runs.RunCheckpointCreated) -> None:
@@ -116,8 +123,12 @@ def continued(fold: RunFold, event: Event, data: runs.RunContinued) -> None:
     if run.status != "RUNNING" or data.generation != run.generation + 1:
         raise CommandRefused(f"Run {run.id} cannot continue as generation {data.generation}")
     fold.run = replace(run, generation=data.generation)
+    fold.carry = data.carry
+    fold.variables = {}
+    fold.variable_sets = 0
     fold.latest_steps = {}
     fold.due_attempts = {}
+    fold.retry_times = {}
     fold.last_output = None
     fold.cursor = event.id
     fold.wake(event)

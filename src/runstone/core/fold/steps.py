@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any, Final
 
 from msgspec import Raw
@@ -25,8 +26,9 @@ def _existing(fold: RunFold, event: Event, to_state: str) -> Step:
 def started(fold: RunFold, event: Event, data: steps.StepStarted) -> None:
     run = fold.existing("RUNNING")
     key = event.step_key or ""
-    if run.status != "RUNNING":
-        raise CommandRefused(f"Run {run.id} is {run.status}: step {key!r} cannot start")
+    if run.status != "RUNNING" or fold.handler_returned:
+        state = "has returned" if fold.handler_returned else f"is {run.status}"
+        raise CommandRefused(f"Run {run.id} {state}: step {key!r} cannot start")
     if key in fold.open_steps or event.aggregate_id in fold.steps:
         raise StateTransitionError("step", event.aggregate_id, "RUNNING", "RUNNING")
     if data.step_index != len(fold.steps):
@@ -56,11 +58,12 @@ def started(fold: RunFold, event: Event, data: steps.StepStarted) -> None:
         wait_name=wait.name if wait else None,
         wait_deadline=utc(wait.deadline) if wait else None,
         correlation_id=event.correlation_id,
-        metadata=data.metadata and fold.keep(event, "metadata", data.metadata),
+        metadata=fold.keep_any(event, "metadata", data.metadata),
     )
     fold.open_steps[key] = event.aggregate_id
     fold.latest_steps[key] = event.aggregate_id
     fold.due_attempts.pop(key, None)
+    fold.retry_times.pop(key, None)
 
 
 def _ended(fold: RunFold, event: Event, status: str, **changes: Any) -> Step:
@@ -71,6 +74,7 @@ def _ended(fold: RunFold, event: Event, status: str, **changes: Any) -> Step:
     ended = replace(step, status=status, completed_at=event.occurred_at, **changes)
     fold.steps[step.id] = ended
     fold.open_steps.pop(step.step_key, None)
+    fold.ends[step.id] = event.run_seq
     fold.run = replace(
         run,
         total_steps=run.total_steps + 1,
@@ -126,6 +130,8 @@ def retried(fold: RunFold, event: Event, data: steps.StepRetried) -> None:
     if data.next_attempt != step.logical_attempt + 1:
         raise CommandRefused(f"Attempt {data.next_attempt} of {step.step_key!r} does not come next")
     fold.due_attempts[step.step_key] = data.next_attempt
+    if data.retry_at is not None:
+        fold.retry_times[step.step_key] = data.retry_at.astimezone(UTC)
     fold.cursor = event.id
     if event.control_signal_id is not None and fold.existing("RUNNING").status == "RUNNING":
         fold.wake(event)

@@ -7,19 +7,19 @@ rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 
 from runstone.core import codec, transitions
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.chain import event_hash
 from runstone.core.events import Event
 from runstone.core.keys import content_hash
-from runstone.core.payloads import EventRef, Payload
+from runstone.core.payloads import EventRef, OptionalJson, Payload
 from runstone.core.pipeline import PipelineFold
 from runstone.core.run import Run
 from runstone.core.signal import Signal
@@ -79,6 +79,10 @@ class StreamFold:
             self._unhashed = None
         return self.head
 
+    def keep_any(self, event: Event, field: str, payload: OptionalJson) -> Raw | None:
+        """The same for a payload that may be missing."""
+        return None if isinstance(payload, UnsetType) else self.keep(event, field, payload)
+
     def whole(self, payload: Raw) -> Raw:
         """A row's payload in full."""
         return whole(payload, self.large)
@@ -133,16 +137,22 @@ class RunFold(StreamFold):
         self.steps = dict(state.steps)
         self.latest_steps = dict(state.latest_steps)
         self.open_steps = dict(state.open_steps)
+        self.ends = dict(state.ends)
         self.due_attempts = dict(state.due_attempts)
+        self.retry_times = dict(state.retry_times)
         self.corrections = dict(state.corrections)
         self.effects = dict(state.effects)
         self.tool_calls = dict(state.tool_calls)
         self.variables = dict(state.variables)
+        self.variable_sets = state.variable_sets
+        self.carry = state.carry
         self.answers = dict(state.answers)
         self.controls = dict(state.controls)
         self.cursor = state.cursor
         self.last_output = state.last_output
         self.signal_event = state.signal_event
+        self.lane = state.lane
+        self.lane_limit = state.lane_limit
         self.approval_required = state.approval_required
         self.handler_returned = state.handler_returned
         self.suspended = state.suspended
@@ -165,16 +175,22 @@ class RunFold(StreamFold):
             steps=self.steps,
             latest_steps=self.latest_steps,
             open_steps=self.open_steps,
+            ends=self.ends,
             due_attempts=self.due_attempts,
+            retry_times=self.retry_times,
             corrections=self.corrections,
             effects=self.effects,
             tool_calls=self.tool_calls,
             variables=self.variables,
+            variable_sets=self.variable_sets,
+            carry=self.carry,
             answers=self.answers,
             controls=self.controls,
             cursor=self.cursor,
             last_output=self.last_output,
             signal_event=self.signal_event,
+            lane=self.lane,
+            lane_limit=self.lane_limit,
             approval_required=self.approval_required,
             handler_returned=self.handler_returned,
             suspended=self.suspended,
@@ -189,9 +205,12 @@ class RunFold(StreamFold):
             raise StateTransitionError("run", self.stream_id, None, to_state)
         return self.run
 
-    def to(self, status: str, **changes: Any) -> Run:
+    def to(self, status: str, *, origins: Collection[str] = (), **changes: Any) -> Run:
+        """Moves the run; `origins` are the states that this event leads from, where the table has more."""
         run = self.existing(status)
         transitions.RUN.check(run.id, run.status, status)
+        if origins and run.status not in origins:
+            raise StateTransitionError("run", run.id, run.status, status)
         self.run = msgspec.structs.replace(run, status=status, **changes)
         return self.run
 

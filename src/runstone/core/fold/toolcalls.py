@@ -19,6 +19,9 @@ def called(fold: RunFold, event: Event, data: steps.ToolCalled) -> None:
     step = fold.steps.get(data.step_id)
     if step is None or step.status != "RUNNING":
         raise CommandRefused(f"Tool {data.tool_name!r} was called outside of a running step")
+    if event.aggregate_id in fold.tool_calls:
+        known = fold.tool_calls[event.aggregate_id]
+        raise StateTransitionError("tool call", known.id, known.status, "PENDING")
     fold.tool_calls[event.aggregate_id] = ToolCall(
         id=event.aggregate_id,
         tenant_id=fold.tenant_id,
@@ -34,7 +37,7 @@ def called(fold: RunFold, event: Event, data: steps.ToolCalled) -> None:
         execution_duration_ms=None,
         cache_hit=False,
         correlation_id=event.correlation_id,
-        metadata=data.metadata and fold.keep(event, "metadata", data.metadata),
+        metadata=fold.keep_any(event, "metadata", data.metadata),
     )
 
 

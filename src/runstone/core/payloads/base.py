@@ -6,13 +6,16 @@ from datetime import datetime
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Raw, UnsetType
 
 from runstone.core.events import AggregateType
 from runstone.core.ids import Digest, Id
 
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
 """A point in time, with its zone; RFC 3339 in UTC when stored."""
+
+OptionalJson: TypeAlias = Raw | UnsetType
+"""Any JSON value, exactly as written, or nothing at all: `null` is a value like any other."""
 
 Name: TypeAlias = Annotated[str, Meta(max_length=100)]
 

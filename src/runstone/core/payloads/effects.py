@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw
 
 from runstone.core.events import AggregateType
 from runstone.core.ids import Id
-from runstone.core.payloads.base import ErrorInfo, Moment, Payload
+from runstone.core.payloads.base import ErrorInfo, Moment, OptionalJson, Payload
 
 EffectType: TypeAlias = Annotated[
     str,
@@ -37,7 +37,7 @@ class EffectRequested(Payload, frozen=True, kw_only=True):
     delivery: Annotated[DeliveryMode, Meta(description="How often it may be done when in doubt.")] = (
         "at_least_once"
     )
-    metadata: Annotated[Raw | None, Meta(description="Whatever the caller added.")] = None
+    metadata: Annotated[OptionalJson, Meta(description="Whatever the caller added.")] = UNSET
 
 
 class EffectExecuting(Payload, frozen=True, kw_only=True):
@@ -133,5 +133,5 @@ class EffectLateOutcome(Payload, frozen=True, kw_only=True):
     AGGREGATE: ClassVar[AggregateType] = "EFFECT"
 
     executor: Annotated[str, Meta(description="Who reported.")]
-    execution_result: Annotated[Raw | None, Meta(description="If it had been done.")] = None
+    execution_result: Annotated[OptionalJson, Meta(description="If it had been done.")] = UNSET
     error: Annotated[ErrorInfo | None, Meta(description="If it had failed.")] = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw
 
 from runstone.core.events import AggregateType
 from runstone.core.ids import Digest, Id
-from runstone.core.payloads.base import ArtifactRef, ErrorInfo, Moment, Payload
+from runstone.core.payloads.base import ArtifactRef, ErrorInfo, Moment, OptionalJson, Payload
 
 RunType: TypeAlias = Literal["SIGNAL_PROCESSING", "SCHEDULED_TASK", "HUMAN_TRIGGERED", "CONTINUATION"]
 
@@ -30,8 +30,10 @@ class RunCreated(Payload, frozen=True, kw_only=True):
         None
     )
     parent_run_id: Annotated[Id | None, Meta(description="The run that started it.")] = None
+    lane: Annotated[str | None, Meta(description="Runs of one lane take turns.")] = None
+    lane_limit: Annotated[int, Meta(ge=1, description="How many of its lane may be under way at once.")] = 1
     approval_required: Annotated[bool, Meta(description="Whether it waits for RUN_APPROVED.")] = False
-    metadata: Annotated[Raw | None, Meta(description="Tags, priority and the like.")] = None
+    metadata: Annotated[OptionalJson, Meta(description="Tags, priority and the like.")] = UNSET
 
 
 class RunApproved(Payload, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ class RunPaused(Payload, frozen=True, kw_only=True):
     reason: Annotated[
         str, Meta(description="A code, such as OPERATOR, PARKED, NON_DETERMINISTIC, QUARANTINED.")
     ]
-    details: Annotated[Raw | None, Meta(description="What helps to fix the cause.")] = None
+    details: Annotated[OptionalJson, Meta(description="What helps to fix the cause.")] = UNSET
 
 
 class RunResumed(Payload, frozen=True, kw_only=True):

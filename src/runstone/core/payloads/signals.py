@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta, Raw
+from msgspec import UNSET, Meta, Raw
 
 from runstone.core.events import AggregateType
 from runstone.core.ids import Digest
-from runstone.core.payloads.base import ErrorInfo, Moment, Name, Payload
+from runstone.core.payloads.base import ErrorInfo, Moment, Name, OptionalJson, Payload
 
 SignalType: TypeAlias = Literal[
     "EMAIL", "WEBHOOK", "CHAT_MESSAGE", "API_CALL", "SCHEDULED_TASK", "HUMAN_COMMAND"
@@ -75,7 +75,7 @@ class SignalAccepted(Payload, frozen=True, kw_only=True):
     kind: Annotated[ControlKind, Meta(description="What is asked of the run.")]
     sender: Annotated[str, Meta(description="Who asked.")]
     target: Annotated[str | None, Meta(description="The wait it answers or the step it retries.")] = None
-    data: Annotated[Raw | None, Meta(description="What the sender gave along.")] = None
+    data: Annotated[OptionalJson, Meta(description="What the sender gave along.")] = UNSET
 
 
 class SignalRejected(Payload, frozen=True, kw_only=True):

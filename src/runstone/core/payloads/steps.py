@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import UNSET, Meta, Raw
 
 from runstone.core.events import AggregateType
 from runstone.core.ids import Digest, Id
-from runstone.core.payloads.base import ArtifactRef, ErrorInfo, EventRef, Moment, Name, Payload
+from runstone.core.payloads.base import ArtifactRef, ErrorInfo, EventRef, Moment, Name, OptionalJson, Payload
 
 StepType: TypeAlias = Literal[
     "DECISION", "SPECIALIST_CALL", "TOOL_SEQUENCE", "EFFECT_REQUEST", "CHECKPOINT", "WAIT"
@@ -30,25 +30,25 @@ class EntityRef(msgspec.Struct, frozen=True, kw_only=True):
 class InputContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a step received. What the log holds already is referred to, not copied."""
 
-    arguments: Annotated[Raw | None, Meta(description="The call's own arguments.")] = None
+    arguments: Annotated[OptionalJson, Meta(description="The call's own arguments.")] = UNSET
     signal_data: Annotated[EventRef | None, Meta(description="The signal's normalized payload.")] = None
     prior_step_output: Annotated[EventRef | None, Meta(description="What the step before it produced.")] = (
         None
     )
     sor_entities: Annotated[tuple[EntityRef, ...], Meta(description="The records it is about.")] = ()
-    specialist_context: Annotated[Raw | None, Meta(description="The specialist's own state.")] = None
+    specialist_context: Annotated[OptionalJson, Meta(description="The specialist's own state.")] = UNSET
 
 
 class OutputResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a step produced, under the one key of its type."""
 
-    decision: Annotated[Raw | UnsetType, Meta(description="DECISION: the value decided on.")] = UNSET
-    specialist_reasoning: Annotated[
-        Raw | UnsetType, Meta(description="SPECIALIST_CALL: what it returned.")
-    ] = UNSET
+    decision: Annotated[OptionalJson, Meta(description="DECISION: the value decided on.")] = UNSET
+    specialist_reasoning: Annotated[OptionalJson, Meta(description="SPECIALIST_CALL: what it returned.")] = (
+        UNSET
+    )
     tool_results: Annotated[tuple[Raw, ...], Meta(description="TOOL_SEQUENCE: what each tool returned.")] = ()
-    effect_spec: Annotated[Raw | UnsetType, Meta(description="EFFECT_REQUEST: the effect asked for.")] = UNSET
-    answer: Annotated[Raw | UnsetType, Meta(description="WAIT: what it waited for.")] = UNSET
+    effect_spec: Annotated[OptionalJson, Meta(description="EFFECT_REQUEST: the effect asked for.")] = UNSET
+    answer: Annotated[OptionalJson, Meta(description="WAIT: what it waited for.")] = UNSET
     next_step_hint: Annotated[str | None, Meta(description="Where to go next, if the step says so.")] = None
 
 
@@ -72,7 +72,7 @@ class StepStarted(Payload, frozen=True, kw_only=True):
     specialist_id: Annotated[Name | None, Meta(description="The specialist called.")] = None
     retry_count: Annotated[int, Meta(ge=0, description="How many attempts went before.")] = 0
     wait: Annotated[WaitSpec | None, Meta(description="Only for a WAIT.")] = None
-    metadata: Annotated[Raw | None, Meta(description="Whatever the caller added.")] = None
+    metadata: Annotated[OptionalJson, Meta(description="Whatever the caller added.")] = UNSET
 
 
 class StepCompleted(Payload, frozen=True, kw_only=True):
@@ -124,13 +124,12 @@ class StepRetried(Payload, frozen=True, kw_only=True):
 
 
 class StepCorrected(Payload, frozen=True, kw_only=True):
-    """A person put a finished step's output right; both versions stay."""
+    """A person put a finished step's output right; both versions stay, and the cause is the one before."""
 
     EVENT_TYPE: ClassVar[str] = "STEP_CORRECTED"
     AGGREGATE: ClassVar[AggregateType] = "STEP"
 
     version: Annotated[int, Meta(ge=2, description="The version that begins; the output itself is 1.")]
-    corrects: Annotated[Id, Meta(description="The event that holds the version before.")]
     original_output: Annotated[Raw, Meta(description="The version before.")]
     corrected_output: Annotated[Raw, Meta(description="The version that holds from now on.")]
     reason: Annotated[str, Meta(description="Why it was wrong.")]
@@ -145,7 +144,7 @@ class ToolCalled(Payload, frozen=True, kw_only=True):
     step_id: Annotated[Id, Meta(description="The step it belongs to.")]
     tool_name: Annotated[str, Meta(min_length=1, max_length=100, description="The tool.")]
     tool_args: Annotated[Raw, Meta(description="What it was given.")]
-    metadata: Annotated[Raw | None, Meta(description="Whatever the caller added.")] = None
+    metadata: Annotated[OptionalJson, Meta(description="Whatever the caller added.")] = UNSET
 
 
 class ToolCompleted(Payload, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from runstone.core.run import QueueEntry
 from runstone.errors import DuplicateKey, StaleFence, StaleSequence, StoreError
 from runstone.ports.store import Committed
 from runstone.stores.sql import statements
-from runstone.stores.sqlite.files import translate
+from runstone.stores.sqlite.faults import translate
 from runstone.stores.sqlite.rows import ENTITIES, EVENTS, STREAMS, Table, chunks, to_micros
 
 Outcome: TypeAlias = Committed | StoreError

@@ -1,34 +1,30 @@
-"""Opening a SQLite file: durable settings, migrations, and its errors in the port's words."""
+"""Opening a SQLite file: durable settings, migrations, and what its schema has to be."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from runstone.errors import (
-    CommitRefused,
-    DuplicateKey,
-    OutcomeUnknown,
-    StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFull,
-    StoreReadOnly,
-    StoreTooNew,
-    StoreUnusable,
-)
-from runstone.stores.sql import Migration, migrations
+from runstone.errors import StoreTooNew, StoreUnusable
+from runstone.stores.sql import Migration, migrations, statements
+from runstone.stores.sqlite.faults import translated
 
 APPLICATION_ID: Final = 0x52554E53
 """`RUNS`, in the file's header: tells a Runstone store from any other SQLite file."""
 
+Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
+"""What a writer goes through before it asks for SQLite's lock."""
+
 BUSY_SECONDS: Final = 30.0
 STATEMENTS_KEPT: Final = 256
 CHECKPOINT_PAGES: Final = 4000
+LOG_BYTES: Final = 64 * 1024 * 1024
+"""How long the write-ahead log may stay; a checkpoint of `CHECKPOINT_PAGES` keeps it well below that."""
 
+_SQL: Final = statements("sqlite")
 _MIGRATIONS_TABLE: Final = """
 CREATE TABLE IF NOT EXISTS migrations (
     version     INTEGER PRIMARY KEY,
@@ -42,7 +38,8 @@ def connect(path: str) -> sqlite3.Connection:
     """A connection whose commits survive the loss of power.
 
     Transactions are opened by hand (`isolation_level=None`); threads hand a connection over
-    whole and never share it.
+    whole and never share it. With recursive triggers, `INSERT OR REPLACE` asks the guards before
+    it deletes what it replaces.
     """
     connection = sqlite3.connect(
         path,
@@ -51,25 +48,60 @@ def connect(path: str) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=STATEMENTS_KEPT,
     )
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA recursive_triggers = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
-def open_writer(path: str) -> sqlite3.Connection:
-    """The connection that writes: the file is created or brought up to date if need be."""
+def open_writer(path: str, turn: Turn = nullcontext) -> sqlite3.Connection:
+    """The connection that writes: the file is created or brought up to date if need be.
+
+    That takes a turn, for SQLite refuses at once whoever changes a file's journal beside another.
+    """
     with translated(path):
         connection = connect(path)
         try:
-            _refuse_foreign(connection, path)
-            connection.execute("PRAGMA journal_mode = WAL")
-            migrate(connection)
+            if not _is_ready(connection, path):
+                with turn():
+                    _keep_log(connection, path)
+                    migrate(connection, path)
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _is_ready(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the file is as it has to be; refuses what is not ours before anything is changed."""
+    known = migrations("sqlite")
+    connection.execute("BEGIN")
+    try:
+        version = _version(connection, path)
+        if version == len(known):
+            _check_checksums(connection, known)
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+    return version == len(known) and _journal_mode(connection) == "wal"
+
+
+def _journal_mode(connection: sqlite3.Connection, change: str = "") -> str:
+    mode: str = connection.execute(f"PRAGMA journal_mode{change}").fetchone()[0]
+    return mode
+
+
+def _keep_log(connection: sqlite3.Connection, path: str) -> None:
+    mode = _journal_mode(connection, " = WAL")
+    if mode != ("memory" if is_memory(path) else "wal"):
+        raise StoreUnusable(f"{path}: SQLite cannot keep a write-ahead log on this file system")
 
 
 def open_reader(path: str) -> sqlite3.Connection:
@@ -80,17 +112,15 @@ def open_reader(path: str) -> sqlite3.Connection:
         return connection
 
 
-def migrate(connection: sqlite3.Connection) -> None:
+def migrate(connection: sqlite3.Connection, path: str = ":memory:") -> None:
     """Runs the migrations that the file has not seen, in one transaction under the writer's lock."""
     known = migrations("sqlite")
-    if _version(connection) == len(known):
-        _check_checksums(connection, known)
-        return
     connection.execute("BEGIN IMMEDIATE")
     try:
+        version = _version(connection, path)
         connection.execute(_MIGRATIONS_TABLE)
         _check_checksums(connection, known)
-        for migration in known[_version(connection) :]:
+        for migration in known[version:]:
             for statement in split(migration.script):
                 connection.execute(statement)
             connection.execute(
@@ -118,23 +148,19 @@ def split(script: str) -> Iterator[str]:
         raise ValueError(f"a migration ends in the middle of a statement: {pending!r}")
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def _version(connection: sqlite3.Connection, path: str) -> int:
+    """How many migrations the file has seen; refuses what is not ours, or newer than we are."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version
-
-
-def _refuse_foreign(connection: sqlite3.Connection, path: str) -> None:
-    """Leaves alone what is not ours, or newer than we are."""
-    version = _version(connection)
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and application_id != APPLICATION_ID:
+    if application_id != APPLICATION_ID and (tables or application_id or version):
         raise StoreUnusable(f"{path} is a SQLite file of another program: choose another path")
-    if version > len(migrations("sqlite")):
+    known = len(migrations("sqlite"))
+    if version > known:
         raise StoreTooNew(
-            f"{path} has schema version {version}, and this Runstone knows up to "
-            f"{len(migrations('sqlite'))}: upgrade it"
+            f"{path} has schema version {version}, and this Runstone knows up to {known}: upgrade it"
         )
+    return version
 
 
 def _check_checksums(connection: sqlite3.Connection, known: list[Migration]) -> None:
@@ -147,39 +173,19 @@ def _check_checksums(connection: sqlite3.Connection, known: list[Migration]) -> 
             )
 
 
-@contextmanager
-def translated(path: str) -> Iterator[None]:
-    """Turns the driver's errors into the port's."""
+def schema_problems(connection: sqlite3.Connection) -> list[str]:
+    """How the file's tables, indexes and triggers differ from those that the migrations make."""
+    fresh = sqlite3.connect(":memory:", isolation_level=None)
     try:
-        yield
-    except sqlite3.Error as error:
-        raise translate(error, path) from error
-
-
-def translate(error: sqlite3.Error, path: str, *, committing: bool = False) -> StoreError:
-    """The port's word for a driver's error; while committing, a failed sync leaves the outcome open."""
-    name = getattr(error, "sqlite_errorname", None) or ""
-    said = f"{path}: {error}"
-    if isinstance(error, sqlite3.IntegrityError):
-        return _refusal(error)
-    if name.startswith("SQLITE_FULL"):
-        return StoreFull(f"{said}. Free some space; nothing that was acknowledged is lost")
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        return StoreReadOnly(f"{said}. Check the permissions of the file and of its folder")
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return StoreCorrupt(f"{said}. Restore a backup, or import bundles into a new file")
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return StoreBusy(f"{said}. Another program held the file for {BUSY_SECONDS:.0f} s")
-    if name.startswith("SQLITE_IOERR") and committing:
-        return OutcomeUnknown(f"{said}. It is unknown what of this commit is on the disk: submit it again")
-    return StoreUnusable(f"{said} ({name})")
-
-
-def _refusal(error: sqlite3.IntegrityError) -> StoreError:
-    text = str(error)
-    if text.startswith("UNIQUE constraint failed: "):
-        return DuplicateKey(text.removeprefix("UNIQUE constraint failed: "))
-    return CommitRefused(f"The store's own rules refuse this: {text}")
+        migrate(fresh)
+        wanted = dict(fresh.execute(_SQL["schema"]))
+    finally:
+        fresh.close()
+    there = dict(connection.execute(_SQL["schema"]))
+    missing = [f"{name} is missing" for name in wanted.keys() - there.keys()]
+    changed = [f"{name} was changed" for name in wanted.keys() & there.keys() if wanted[name] != there[name]]
+    foreign = [f"{name} is not ours" for name in there.keys() - wanted.keys() if name.startswith("trigger ")]
+    return sorted(missing + changed + foreign)
 
 
 def is_memory(path: str | Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final
@@ -17,6 +18,7 @@ from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
 from runstone.ports.store import FeedItem, FeedPosition
 from runstone.stores.sql import statements
+from runstone.stores.sqlite.files import schema_problems
 from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS
 
 _SQL: Final = {
@@ -114,11 +116,25 @@ def _of_stream(
 
 
 def delete_of_stream(
-    connection: sqlite3.Connection, struct: type[Any], tenant_id: str, stream_id: str
+    connection: sqlite3.Connection,
+    struct: type[Any],
+    tenant_id: str,
+    stream_id: str,
+    wanted: Sequence[str],
+    *,
+    leased: bool,
 ) -> None:
-    """For maintenance, which makes the rows again."""
-    name = ENTITIES[struct].name
-    connection.execute(f"DELETE FROM {name} WHERE {_belongs(name)} AND tenant_id = ?", (stream_id, tenant_id))
+    """For maintenance, which makes the wanted rows again, wherever they strayed.
+
+    Those that stand beside a lease stay, to be overwritten.
+    """
+    table = ENTITIES[struct]
+    among = f"{table.key} IN (SELECT value FROM json_each(?))"
+    which = f"AND NOT {among}" if leased else f"OR {among}"
+    connection.execute(
+        f"DELETE FROM {table.name} WHERE {_belongs(table.name)} AND tenant_id = ? {which}",
+        (stream_id, tenant_id, json.dumps(wanted)),
+    )
 
 
 def rows(connection: sqlite3.Connection, tenant_id: str, stream_id: str) -> list[Row]:
@@ -145,15 +161,26 @@ def list_runs(connection: sqlite3.Connection, **filters: Any) -> list[Run]:
     return [ENTITIES[Run].unpack(row) for row in connection.execute(_SQL["list_runs"], filters)]
 
 
+def examine(
+    connection: sqlite3.Connection, tenant_id: str, stream_id: str
+) -> tuple[Stream, list[Row]] | None:
+    with _moment(connection):
+        stream = load(connection, tenant_id, stream_id, 0)
+        return (stream, rows(connection, tenant_id, stream_id)) if stream else None
+
+
+def heads(connection: sqlite3.Connection, tenant_id: str, correlation_id: str) -> list[StreamHead]:
+    found = connection.execute(
+        _SQL["correlation_heads"], {"tenant_id": tenant_id, "correlation_id": correlation_id}
+    )
+    return [_head(row) for row in found]
+
+
 def correlation(connection: sqlite3.Connection, tenant_id: str, correlation_id: str) -> list[Stream]:
     with _moment(connection):
-        heads = connection.execute(
-            _SQL["correlation_heads"], {"tenant_id": tenant_id, "correlation_id": correlation_id}
-        )
-        found = [_head(row) for row in heads.fetchall()]
         return [
             Stream(head=head, events=tuple(fetch(connection, tenant_id, head.stream_id, 0, _EVERYTHING)))
-            for head in found
+            for head in heads(connection, tenant_id, correlation_id)
         ]
 
 
@@ -171,8 +198,14 @@ def count_events(connection: sqlite3.Connection, tenant_id: str | None) -> int:
     return count
 
 
+def count_runs(connection: sqlite3.Connection, tenant_id: str | None) -> dict[str, int]:
+    return dict(connection.execute(_SQL["count_runs"], {"tenant_id": tenant_id}))
+
+
 def self_check(connection: sqlite3.Connection) -> list[str]:
     problems = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    problems += schema_problems(connection)
+    problems += [f"maintenance was left open: {row[0]}" for row in connection.execute(_SQL["maintenance"])]
     problems += [
         f"{row[0]} row {row[1]} refers to no {row[2]}"
         for row in connection.execute("PRAGMA foreign_key_check")
@@ -180,7 +213,39 @@ def self_check(connection: sqlite3.Connection) -> list[str]:
     problems += [
         f"stream {row[0]} has events or a head, but not both" for row in connection.execute(_SQL["headless"])
     ]
+    problems += [
+        f"{table.name} {row[0]} belongs to no stream of its tenant"
+        for table in ENTITIES.values()
+        for row in connection.execute(
+            f"SELECT {table.key} FROM {table.name} WHERE {_has_no(STREAMS.name, table.name)}"
+        )
+    ]
     return problems
+
+
+def _has_no(owner: str, name: str) -> str:
+    """What makes a row a stray: no head, or no event, of its stream in its tenant."""
+    stream_id = "id" if owner == STREAMS.name else "stream_id"
+    if name == "outbox_events":
+        return (
+            f"NOT EXISTS (SELECT 1 FROM effects AS e JOIN {owner} AS o ON o.{stream_id} = e.run_id "
+            f"WHERE e.id = {name}.id AND e.tenant_id = {name}.tenant_id AND o.tenant_id = {name}.tenant_id)"
+        )
+    own_id = "id" if name in ("signals", "runs") else "run_id"
+    return (
+        f"NOT EXISTS (SELECT 1 FROM {owner} AS o "
+        f"WHERE o.{stream_id} = {name}.{own_id} AND o.tenant_id = {name}.tenant_id)"
+    )
+
+
+def delete_strays(connection: sqlite3.Connection) -> int:
+    """For maintenance: rows of which neither heads nor events know."""
+    return sum(
+        connection.execute(
+            f"DELETE FROM {name} WHERE {_has_no(STREAMS.name, name)} AND {_has_no(EVENTS.name, name)}"
+        ).rowcount
+        for name in reversed(TABLES.values())
+    )
 
 
 def checkpoints(connection: sqlite3.Connection, tenant_id: str, run_id: str, now: int) -> list[Checkpoint]:

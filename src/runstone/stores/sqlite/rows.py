@@ -12,10 +12,12 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Raw
 
+from runstone.core import codec
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.events import Event
 from runstone.core.rows import TABLES, Row
 from runstone.core.stream import StreamHead
+from runstone.errors import InvalidPayload, StoreCorrupt
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -41,10 +43,18 @@ def _raw(text: str) -> Raw:
     return Raw(text.encode())
 
 
+def _flag(value: int) -> bool:
+    """Nothing but 0 and 1: any other number was not written by this store."""
+    if value not in (0, 1):
+        raise ValueError(f"{value!r} is neither 0 nor 1")
+    return bool(value)
+
+
 _CONVERSIONS: Final[dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
     datetime: (to_micros, from_micros),
     Raw: (_text, _raw),
-    bool: (int, bool),
+    bool: (int, _flag),
+    Any: (lambda value: codec.encode(value).decode(), codec.parse),
 }
 """By type of field: how it goes in, how it comes out. All others go as they are."""
 
@@ -77,10 +87,18 @@ class Table(Generic[_T]):
     def unpack(self, row: Sequence[Any]) -> _T:
         """A struct from a row of `selected`."""
         values = list(row)
-        for place, _, out_of in self._conversions:
-            if values[place] is not None:
-                values[place] = out_of(values[place])
+        place = 0
+        try:
+            for place, _, out_of in self._conversions:
+                if values[place] is not None:
+                    values[place] = out_of(values[place])
+        except (ValueError, TypeError, ArithmeticError, AttributeError, InvalidPayload) as error:
+            raise self._unreadable(values, place, error) from error
         return self.struct(**dict(zip(self.fields, values, strict=True)))
+
+    def _unreadable(self, values: list[Any], place: int, error: Exception) -> StoreCorrupt:
+        row_id = values[self.columns.index(self.key)]
+        return StoreCorrupt(f"{self.name} {row_id}: its {self.columns[place]} cannot be read ({error})")
 
     @cache  # noqa: B019  (tables live as long as the program)
     def insert(self, rows: int) -> str:

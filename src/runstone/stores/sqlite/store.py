@@ -17,20 +17,22 @@ from runstone.core.append import append_write, empty_state, repeated
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.effect import OutboxEntry
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import TABLES, Row
 from runstone.core.run import QueueEntry, Run
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.state import RunState, SignalState
-from runstone.core.stream import Stream
+from runstone.core.stream import Stream, StreamHead
 from runstone.core.transitions import RunStatus
 from runstone.errors import DuplicateKey, StaleSequence, StoreClosed, StoreError
 from runstone.ports.clock import Clock, SystemClock
 from runstone.ports.store import Claim, Committed, FeedItem, FeedPosition
 from runstone.stores.sql import statements
-from runstone.stores.sqlite import commits, leases, reads
-from runstone.stores.sqlite.files import is_memory, open_reader, open_writer, translated
+from runstone.stores.sqlite import commits, forks, leases, reads
+from runstone.stores.sqlite.faults import translated
+from runstone.stores.sqlite.files import is_memory, open_reader, open_writer
 from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, to_micros
 from runstone.stores.sqlite.turnstile import Turnstile
 from runstone.stores.sqlite.writer import Writer
@@ -41,31 +43,51 @@ _SQL: Final = statements("sqlite")
 READERS: Final = 4
 STATES_KEPT: Final = 256
 
+_LEASED: Final = (QueueEntry, OutboxEntry)
+"""Rows that stand beside a lease, which is no history and must outlive a rebuild."""
+
 
 class SqliteStore:
     """A store in one file. Open it with `SqliteStore.open`, close it with `close`."""
 
-    def __init__(self, path: str, connection: sqlite3.Connection, clock: Clock, *, inline: bool) -> None:
+    def __init__(
+        self,
+        path: str,
+        connection: sqlite3.Connection,
+        turnstile: Turnstile | None,
+        clock: Clock,
+        *,
+        inline: bool,
+    ) -> None:
         self.path = path
         self._clock = clock
         self._connection = connection
-        self._turnstile = None if is_memory(path) else Turnstile(Path(path))
-        self._writer = Writer(connection, path, clock, self._turnstile or nullcontext, inline=inline)
+        self._turnstile = turnstile
+        self._writer = Writer(connection, path, clock, turnstile or nullcontext, inline=inline)
         self._readers = None if inline else ThreadPoolExecutor(READERS, "runstone-sqlite-reader")
         self._reading = threading.local()
         self._opened: list[sqlite3.Connection] = []
         self._states: OrderedDict[str, SignalState | RunState] = OrderedDict()
         self._closed = False
+        if not is_memory(path):
+            forks.opened(self, path)
 
     @classmethod
     async def open(cls, path: str | Path, *, clock: Clock | None = None, inline: bool = False) -> SqliteStore:
         """Opens a file, making or migrating it if need be; `:memory:` and simulation run inline."""
         inline = inline or is_memory(path)
-        if inline:
-            connection = open_writer(str(path))
-        else:
-            connection = await asyncio.to_thread(open_writer, str(path))
-        return cls(str(path), connection, clock or SystemClock(), inline=inline)
+        turnstile = None if is_memory(path) else Turnstile(Path(path))
+        forks.refuse_inherited(str(path))
+        try:
+            if inline:
+                connection = open_writer(str(path), turnstile or nullcontext)
+            else:
+                connection = await asyncio.to_thread(open_writer, str(path), turnstile or nullcontext)
+        except BaseException:
+            if turnstile is not None:
+                turnstile.close()
+            raise
+        return cls(str(path), connection, turnstile, clock or SystemClock(), inline=inline)
 
     async def __aenter__(self) -> SqliteStore:
         return self
@@ -83,6 +105,13 @@ class SqliteStore:
         for connection in self._opened:
             connection.close()
         await self._writer.close()
+        forks.closed(self)
+        if self._turnstile is not None:
+            self._turnstile.close()
+
+    def forsake(self) -> None:
+        self._closed = True
+        self._writer.forsake()
         if self._turnstile is not None:
             self._turnstile.close()
 
@@ -228,6 +257,12 @@ class SqliteStore:
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         return await self._read(reads.rows, tenant_id, stream_id)
 
+    async def examine(self, tenant_id: str, stream_id: str) -> tuple[Stream, Sequence[Row]] | None:
+        return await self._read(reads.examine, tenant_id, stream_id)
+
+    async def heads(self, tenant_id: str, correlation_id: str) -> Sequence[StreamHead]:
+        return await self._read(reads.heads, tenant_id, correlation_id)
+
     async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
         return await self._read(reads.correlation, tenant_id, correlation_id)
 
@@ -239,6 +274,9 @@ class SqliteStore:
     async def count_events(self, tenant_id: str | None = None) -> int:
         return await self._read(reads.count_events, tenant_id)
 
+    async def count_runs(self, tenant_id: str | None = None) -> dict[str, int]:
+        return await self._read(reads.count_runs, tenant_id)
+
     async def self_check(self) -> Sequence[str]:
         return await self._read(reads.self_check)
 
@@ -248,6 +286,9 @@ class SqliteStore:
         await self._writer.execute(
             lambda connection: _replace_rows(connection, tenant_id, stream_id, last_seq, rows)
         )
+
+    async def delete_strays(self) -> int:
+        return await self._writer.execute(_delete_strays)
 
     async def _read(self, query: Callable[..., _T], *arguments: Any) -> _T:
         """Runs a query on a reader's connection."""
@@ -274,15 +315,28 @@ def _replace_rows(
     head = reads.head(connection, tenant_id, stream_id)
     if head is None or head.last_seq != last_seq:
         raise StaleSequence(stream_id, last_seq, head.last_seq if head else 0)
-    connection.execute(_SQL["begin_maintenance"], {"reason": f"rebuild of {stream_id}"})
-    connection.execute("PRAGMA defer_foreign_keys = ON")
-    kept = {row for row in rows if isinstance(row, QueueEntry)}
+    _begin_maintenance(connection, f"rebuild of {stream_id}")
     for struct in reversed(TABLES):
-        if not (struct is QueueEntry and kept):
-            reads.delete_of_stream(connection, struct, tenant_id, stream_id)
+        wanted = [
+            row.run_id if isinstance(row, QueueEntry) else row.id for row in rows if type(row) is struct
+        ]
+        reads.delete_of_stream(connection, struct, tenant_id, stream_id, wanted, leased=struct in _LEASED)
     for struct in TABLES:
         table = ENTITIES[struct]
         commits.insert(
             connection, table, [table.pack(row) for row in rows if type(row) is struct], replace=True
         )
     connection.execute(_SQL["end_maintenance"])
+
+
+def _delete_strays(connection: sqlite3.Connection) -> int:
+    _begin_maintenance(connection, "strays")
+    deleted = reads.delete_strays(connection)
+    connection.execute(_SQL["end_maintenance"])
+    return deleted
+
+
+def _begin_maintenance(connection: sqlite3.Connection, reason: str) -> None:
+    """Opens the guards until the transaction ends, and lets children stand without parents for so long."""
+    connection.execute(_SQL["begin_maintenance"], {"reason": reason})
+    connection.execute("PRAGMA defer_foreign_keys = ON")

@@ -17,18 +17,20 @@ import sqlite3
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from runstone.core.commit import Commit
-from runstone.errors import StoreClosed, StoreUnusable
+from runstone.errors import StoreClosed
 from runstone.ports.clock import Clock
 from runstone.ports.store import Committed
 from runstone.stores.sqlite import commits
-from runstone.stores.sqlite.files import translate
+from runstone.stores.sqlite.faults import is_outage, translate
+from runstone.stores.sqlite.files import Turn
 from runstone.stores.sqlite.rows import to_micros
+from runstone.stores.sqlite.wal import WriteAheadLog
 
 _T = TypeVar("_T")
 
@@ -63,14 +65,14 @@ class Work:
 
 
 class Writer:
-    """Takes work in, writes it in batches, tells the callers."""
+    """Takes work in, writes it in batches, tells the callers; they may live in different event loops."""
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         path: str,
         clock: Clock,
-        turn: Callable[[], AbstractContextManager[None]],
+        turn: Turn,
         *,
         inline: bool,
     ) -> None:
@@ -78,8 +80,10 @@ class Writer:
         self._path = path
         self._clock = clock
         self._turn = turn
+        self._log = WriteAheadLog(connection, path)
         self._closed = False
-        self._gathered: list[Work] = []
+        self._guard = threading.Lock()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Work]] = {}
         self._under_way = 0
         self._queue: SimpleQueue[list[Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -106,27 +110,40 @@ class Writer:
             self._write([work])
             work.deliver()
             return work.future
-        if not self._gathered:
-            work.future.get_loop().call_soon(self._hand_over)
-        self._gathered.append(work)
-        self._under_way += 1
+        loop = work.future.get_loop()
+        with self._guard:
+            if self._closed:
+                raise StoreClosed
+            self._under_way += 1
+            gathered = self._gathered.setdefault(loop, [])
+            gathered.append(work)
+        if len(gathered) == 1:
+            loop.call_soon(self._hand_over, loop)
         return work.future
 
-    def _hand_over(self) -> None:
-        gathered, self._gathered = self._gathered, []
-        if gathered:
-            self._queue.put(gathered)
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._guard:
+            gathered = self._gathered.pop(loop, None)
+            if gathered:
+                self._queue.put(gathered)
 
     async def close(self) -> None:
-        """Finishes what was handed over, then closes the connection."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._thread is not None:
-            self._hand_over()
+        """Finishes what was submitted, then closes the connection."""
+        with self._guard:
+            if self._closed:
+                return
+            self._closed = True
+            for gathered in self._gathered.values():
+                self._queue.put(gathered)
+            self._gathered.clear()
             self._queue.put(None)
+        if self._thread is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
         self._connection.close()
+
+    def forsake(self) -> None:
+        """In a process that was forked off: there is no thread here, and the connection is the parent's."""
+        self._closed = True
 
     # In the writer's thread
 
@@ -148,7 +165,7 @@ class Writer:
         return min(waiting, BATCH, under_way // 2 if under_way >= OVERLAP else waiting)
 
     def _write(self, batch: Sequence[Work]) -> None:
-        """One transaction; a failure of the whole is every caller's failure."""
+        """One transaction; an outage is every caller's failure, anything else only its own caller's."""
         committing = False
         try:
             with self._turn():
@@ -156,13 +173,15 @@ class Writer:
                 self._apply(batch)
                 committing = True
                 self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+                self._log.trim()
+        except Exception as error:  # whatever it was, the thread goes on and nobody waits for ever
             self._roll_back()
-            for work in batch:
-                work.outcome = translate(error, self._path, committing=committing)
-        except OSError as error:
-            for work in batch:
-                work.outcome = StoreUnusable(f"{self._path}: its lock files cannot be used: {error}")
+            if len(batch) > 1 and not is_outage(error):
+                for work in batch:
+                    self._write([work])
+            else:
+                for work in batch:
+                    work.outcome = translate(error, self._path, committing=committing)
 
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):  # the transaction may be gone already, which is what is wanted
@@ -185,14 +204,11 @@ class Writer:
         self._connection.execute("SAVEPOINT job")
         try:
             result = job(self._connection)
-        except sqlite3.IntegrityError as error:
-            self._connection.execute("ROLLBACK TO job")
-            result = translate(error, self._path)
-        except sqlite3.Error:
-            raise
         except Exception as error:
+            if is_outage(error):
+                raise
             self._connection.execute("ROLLBACK TO job")
-            result = error
+            result = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
         self._connection.execute("RELEASE job")
         return result
 
@@ -202,10 +218,16 @@ class Writer:
         for work in batch:
             by_loop.setdefault(work.future.get_loop(), []).append(work)
         for loop, done in by_loop.items():
-            with suppress(RuntimeError):  # a closed loop: nobody waits any more
+            try:
                 loop.call_soon_threadsafe(self._deliver, done)
+            except RuntimeError:  # a closed loop: nobody waits any more
+                self._forget(len(done))
 
-    def _deliver(self, done: Iterable[Work]) -> None:
+    def _deliver(self, done: Sequence[Work]) -> None:
+        self._forget(len(done))
         for work in done:
-            self._under_way -= 1
             work.deliver()
+
+    def _forget(self, done: int) -> None:
+        with self._guard:
+            self._under_way -= done

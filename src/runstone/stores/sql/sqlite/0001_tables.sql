@@ -222,12 +222,16 @@ CREATE TABLE run_queue (
     tenant_id   TEXT NOT NULL,
     handler     TEXT NOT NULL,
     code_rank   TEXT NOT NULL,
+    lane        TEXT,
+    lane_limit  INTEGER NOT NULL,
+    started     INTEGER NOT NULL,
     wake_at     INTEGER,
     news_seq    INTEGER NOT NULL,
     owner       TEXT,
     attempts    INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX run_queue_due ON run_queue (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX run_queue_due ON run_queue (tenant_id, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX run_queue_by_lane ON run_queue (tenant_id, lane, started, run_id) WHERE lane IS NOT NULL;
 CREATE INDEX run_queue_by_owner ON run_queue (owner) WHERE owner IS NOT NULL;
 
 -- Operational rows: safe to lose.

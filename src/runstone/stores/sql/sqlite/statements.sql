@@ -52,19 +52,38 @@ UPDATE run_queue SET owner = :owner, attempts = :attempts WHERE run_id = :run_id
 INSERT INTO workers (id, lease_until) VALUES (:worker_id, :lease_until)
 ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until;
 
+-- name: next_due_tenant
+-- Walks the tenants that have something due, along the index.
+SELECT tenant_id
+FROM run_queue
+WHERE tenant_id > :tenant_id AND wake_at <= :now
+ORDER BY tenant_id
+LIMIT 1;
+
 -- name: claim
--- Takes runs that are due and that no live worker owns, the earliest first. Counts the attempt
--- before anything runs.
+-- Takes one tenant's runs that are due and that no live worker owns, the earliest first. Counts the
+-- attempt before anything runs. A run that has not started waits for its turn in its lane: those under
+-- way and those created before it are fewer than the lane's limit.
 UPDATE run_queue
 SET owner = :worker_id, attempts = attempts + 1
 WHERE run_id IN (
     SELECT q.run_id
     FROM run_queue AS q
     LEFT JOIN workers AS w ON w.id = q.owner
-    WHERE q.wake_at <= :now
+    WHERE q.tenant_id = :tenant_id
+        AND q.wake_at <= :now
         AND (q.owner IS NULL OR w.lease_until IS NULL OR w.lease_until <= :now)
         AND q.code_rank <= :code_rank
         AND q.handler IN (SELECT value FROM json_each(:handlers))
+        AND (
+            q.lane IS NULL
+            OR q.started
+            OR q.lane_limit > (
+                SELECT count(*)
+                FROM run_queue AS o
+                WHERE o.tenant_id = q.tenant_id AND o.lane = q.lane AND (o.started OR o.run_id < q.run_id)
+            )
+        )
     ORDER BY q.wake_at
     LIMIT :limit
 )
@@ -141,17 +160,32 @@ WHERE (tenant_id, correlation_id) > (:tenant_id, :correlation_id)
 ORDER BY tenant_id, correlation_id
 LIMIT 1;
 
+-- name: count_runs
+SELECT status, count(*) FROM runs WHERE :tenant_id IS NULL OR tenant_id = :tenant_id GROUP BY status ORDER BY status;
+
 -- name: count_events
 SELECT count(*) FROM orchestration_events WHERE :tenant_id IS NULL OR tenant_id = :tenant_id;
 
 -- name: headless
 -- Streams without a head, and heads without a stream: what no other check would ever look at.
-SELECT stream_id FROM orchestration_events EXCEPT SELECT id FROM streams
+SELECT stream_id FROM (
+    SELECT stream_id, tenant_id FROM orchestration_events EXCEPT SELECT id, tenant_id FROM streams
+)
 UNION
-SELECT id FROM (SELECT id FROM streams EXCEPT SELECT stream_id FROM orchestration_events);
+SELECT id FROM (
+    SELECT id, tenant_id FROM streams EXCEPT SELECT stream_id, tenant_id FROM orchestration_events
+);
+
+-- name: schema
+-- Tables, indexes and triggers as they were made; what SQLite keeps for itself has no text.
+SELECT type || ' ' || name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY 1;
 
 -- name: begin_maintenance
 INSERT INTO maintenance (reason) VALUES (:reason);
+
+-- name: maintenance
+-- What a reader must never see: whoever left this behind has switched the guards off.
+SELECT reason FROM maintenance;
 
 -- name: end_maintenance
 DELETE FROM maintenance;

@@ -1,0 +1,280 @@
+"""`App`: what a user registers, starts and runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar, overload
+
+from runstone.core.commands import CreateRun
+from runstone.core.ids import DEFAULT_TENANT
+from runstone.core.payloads import StepType
+from runstone.engine.context import Run
+from runstone.engine.functions import START_CHANNEL, A, Callee, CallOptions, Handler, OnExhausted, P, R
+from runstone.engine.policy import ONCE, Retry
+from runstone.engine.values import write
+from runstone.errors import RegistrationError, RunstoneError
+from runstone.handle import Handle
+from runstone.ingest.gateway import Incoming
+from runstone.ingest.signals import ApiRequest, SignalSpec
+from runstone.ports.store import Store
+from runstone.runtime import Runtime, open_store
+
+S = TypeVar("S", bound=SignalSpec)
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+
+class _Decorator(Protocol):
+    """What `@app.tool(…)` and `@app.specialist(…)` give: it keeps the function's own signature."""
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callee[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callee[P, R]: ...
+
+
+class App:
+    """A set of durable functions under one name and version.
+
+    The version goes into every run: a worker executes runs of versions up to its own.
+    """
+
+    def __init__(self, name: str, *, version: str = "") -> None:
+        self.name = name
+        self.version = version
+        self.handlers: dict[str, Handler[Any, Any]] = {}
+        self._callees: dict[str, Callee[Any, Any]] = {}
+        self._lifespans: list[Lifespan] = []
+        self._runtime: Runtime | None = None
+
+    # Registering
+
+    @overload
+    def tool(self, function: Callable[P, Awaitable[R]], /) -> Callee[P, R]: ...
+    @overload
+    def tool(self, function: Callable[P, R], /) -> Callee[P, R]: ...
+    @overload
+    def tool(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry = ONCE,
+        timeout: timedelta | None = None,
+        at_most_once: bool = False,
+        on_exhausted: OnExhausted = "fail",
+        cache_ttl: timedelta | None = None,
+    ) -> _Decorator: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Registers a tool: something a handler calls to look a thing up or work it out."""
+        return self._register("TOOL_SEQUENCE", function, options)
+
+    @overload
+    def specialist(self, function: Callable[P, Awaitable[R]], /) -> Callee[P, R]: ...
+    @overload
+    def specialist(self, function: Callable[P, R], /) -> Callee[P, R]: ...
+    @overload
+    def specialist(
+        self,
+        *,
+        name: str | None = None,
+        retry: Retry = ONCE,
+        timeout: timedelta | None = None,
+        at_most_once: bool = False,
+        on_exhausted: OnExhausted = "fail",
+    ) -> _Decorator: ...
+    def specialist(self, function: Any = None, /, **options: Any) -> Any:
+        """Registers a specialist: a model or an expert that reasons about its input."""
+        return self._register("SPECIALIST_CALL", function, options)
+
+    def _register(self, step_type: StepType, function: Any, options: dict[str, Any]) -> Any:
+        name = options.pop("name", None)
+
+        def register(function: Any) -> Callee[Any, Any]:
+            callee: Callee[Any, Any] = Callee(
+                function, step_type, name or function.__name__, CallOptions(**options)
+            )
+            if callee.name in self._callees:
+                raise RegistrationError(f"{callee.name!r} is registered twice")
+            self._callees[callee.name] = callee
+            return callee
+
+        return register if function is None else register(function)
+
+    @overload
+    def on(
+        self,
+        signal: type[S],
+        *,
+        channel: str | None = None,
+        name: str | None = None,
+        key: Callable[[S], str] | None = None,
+        concurrency: int | None = None,
+        approval: bool = False,
+    ) -> Callable[[Callable[[Run, S], Awaitable[R]]], Handler[S, R]]: ...
+    @overload
+    def on(
+        self,
+        signal: None = None,
+        *,
+        name: str | None = None,
+        key: Callable[[Any], str] | None = None,
+        concurrency: int | None = None,
+        approval: bool = False,
+    ) -> Callable[[Callable[[Run, A], Awaitable[R]]], Handler[A, R]]: ...
+    def on(
+        self, signal: Any = None, *, channel: str | None = None, name: str | None = None, **more: Any
+    ) -> Any:
+        """Registers a handler for a kind of signal, or for `app.start` alone.
+
+        With `key` and `concurrency`, runs whose input has the same key take turns.
+        """
+
+        def register(function: Callable[..., Awaitable[Any]]) -> Handler[Any, Any]:
+            handler: Handler[Any, Any] = Handler(
+                function, name or function.__name__, signal=signal, channel=channel, **more
+            )
+            self._check_free(handler)
+            self.handlers[handler.name] = handler
+            return handler
+
+        return register
+
+    def _check_free(self, handler: Handler[Any, Any]) -> None:
+        if handler.name in self.handlers:
+            raise RegistrationError(f"{handler.name!r} is registered twice")
+        for other in self.handlers.values():
+            if handler.signal and (other.signal, other.channel) == (handler.signal, handler.channel):
+                raise RegistrationError(
+                    f"{handler.name!r} and {other.name!r} both want {handler.signal.__name__} "
+                    f"of channel {handler.channel or 'any'}: let one handler decide"
+                )
+
+    def lifespan(self, function: Callable[[], AsyncIterator[Any]]) -> Lifespan:
+        """Registers what lives as long as the app runs, such as clients and pools: code, `yield`, code."""
+        manager = asynccontextmanager(function)
+        self._lifespans.append(manager)
+        return manager
+
+    # Running
+
+    @asynccontextmanager
+    async def running(
+        self, store: Store | str | None = None, *, worker: bool = True, **options: Any
+    ) -> AsyncIterator[App]:
+        """Opens the store, works on runs, and drains at the end. Inside any asyncio program."""
+        if self._runtime is not None:
+            raise RunstoneError(f"{self.name!r} is running already")
+        async with AsyncExitStack() as stack:
+            if store is None or isinstance(store, str):
+                store = await open_store(store)
+                stack.push_async_callback(store.close)
+            for lifespan in self._lifespans:
+                await stack.enter_async_context(lifespan())
+            runtime = Runtime(store, self.handlers, version=self.version, worker=worker, **options)
+            self._runtime = runtime
+            runtime.start()
+            try:
+                yield self
+            finally:
+                self._runtime = None
+                await runtime.stop()
+
+    @property
+    def runtime(self) -> Runtime:
+        """The parts of the running app."""
+        if self._runtime is None:
+            raise RunstoneError(f"{self.name!r} is not running: use `async with app.running():`")
+        return self._runtime
+
+    # Starting
+
+    @overload
+    async def start(
+        self, handler: Handler[None, R], *, key: str | None = None, tenant_id: str = DEFAULT_TENANT
+    ) -> Handle[R]: ...
+    @overload
+    async def start(
+        self, handler: Handler[A, R], value: A, *, key: str | None = None, tenant_id: str = DEFAULT_TENANT
+    ) -> Handle[R]: ...
+    async def start(
+        self,
+        handler: Handler[Any, R],
+        value: Any = None,
+        *,
+        key: str | None = None,
+        tenant_id: str = DEFAULT_TENANT,
+    ) -> Handle[R]:
+        """Starts a run of a handler. The same `key` again finds the first run."""
+        runtime = self.runtime
+        payload = write(ApiRequest(operation=handler.name, arguments=value))
+        incoming = Incoming(
+            signal_type="API_CALL",
+            source_channel=START_CHANNEL,
+            source_id=key or runtime.new_id(),
+            payload=payload,
+            received_at=runtime.clock.now(),
+            ingested_by=self.name,
+        )
+        create = self._create(handler, value, ApiRequest.RUN_TYPE, key)
+        return await self._receive(handler, incoming, create, tenant_id)
+
+    async def send(
+        self,
+        signal: SignalSpec,
+        *,
+        channel: str,
+        source_id: str,
+        tenant_id: str = DEFAULT_TENANT,
+    ) -> Handle[Any]:
+        """Takes a signal in for the handler of its kind and channel; the same id again finds the first run."""
+        handler = self._route(type(signal), channel)
+        incoming = Incoming(
+            signal_type=signal.SIGNAL_TYPE,
+            source_channel=channel,
+            source_id=source_id,
+            payload=write(signal),
+            received_at=self.runtime.clock.now(),
+            ingested_by=self.name,
+        )
+        create = self._create(handler, signal, signal.RUN_TYPE, None)
+        return await self._receive(handler, incoming, create, tenant_id)
+
+    def handle(self, handler: Handler[A, R], run_id: str, *, tenant_id: str = DEFAULT_TENANT) -> Handle[R]:
+        """A handle for a run that was started before."""
+        return Handle(self.runtime, tenant_id, run_id, handler.signature.result)
+
+    def _route(self, signal: type[SignalSpec], channel: str) -> Handler[Any, Any]:
+        found = [
+            handler
+            for handler in self.handlers.values()
+            if handler.signal is signal and handler.channel in (channel, None)
+        ]
+        if not found:
+            raise RunstoneError(f"No handler of {self.name!r} is on {signal.__name__} of channel {channel!r}")
+        return max(found, key=lambda handler: handler.channel is not None)
+
+    def _create(self, handler: Handler[Any, Any], value: Any, run_type: Any, key: str | None) -> CreateRun:
+        lane = handler.key(value) if handler.key else handler.name
+        return CreateRun(
+            plan_id=handler.name,
+            plan_version=handler.version,
+            orchestrator_version=self.version,
+            run_type=run_type,
+            key=key,
+            lane=f"{handler.name}/{lane}" if handler.concurrency else None,
+            lane_limit=handler.concurrency or 1,
+            approval_required=handler.approval,
+        )
+
+    async def _receive(
+        self, handler: Handler[A, R], incoming: Incoming, create: CreateRun, tenant_id: str
+    ) -> Handle[R]:
+        runtime = self.runtime
+        worker = runtime.worker
+        direct = worker is not None and worker.free > 0 and create.lane is None and not handler.approval
+        owner = worker.id if worker is not None and direct else None
+        accepted = await runtime.gateway.receive(tenant_id, incoming, create, owner=owner)
+        if worker is not None and owner is not None and accepted.case is not None:
+            worker.adopt(accepted.case)
+        return Handle(runtime, tenant_id, accepted.run_id, handler.signature.result)

@@ -1,0 +1,1 @@
+"""The engine: durable functions, executed, replayed, suspended and resumed."""

@@ -1,0 +1,168 @@
+"""The conductor: hands outcomes to branches in the order of the log, and only while all of them wait.
+
+On replay every recorded outcome is there at once. Delivering them as branches ask would let a branch
+run ahead of where it was when an outcome of another branch arrived. So an outcome is delivered only
+when no branch is running, the one with the lowest `run_seq` first; then everything unfolds as it did
+the first time. Live outcomes take the same way: their `run_seq` is simply the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeAlias
+
+from runstone.engine.scope import CURRENT, Scope
+
+Finish: TypeAlias = Literal["all", "first"]
+
+
+class Conductor:
+    """Counts the branches that run, and delivers when none does."""
+
+    def __init__(self, idle: Callable[[], None]) -> None:
+        self.running = 0
+        self._idle = idle
+        self._arrived: list[tuple[int, int, Scope, asyncio.Future[Any], Any]] = []
+        self._count = 0
+        self.closed = False
+
+    @property
+    def quiet(self) -> bool:
+        """Nobody runs, and nothing waits to be delivered."""
+        return self.running == 0 and not self._arrived
+
+    def enter(self, scope: Scope) -> None:
+        """The calling task runs this scope."""
+        scope.task = asyncio.current_task()
+        CURRENT.set(scope)
+
+    async def block(self, scope: Scope, future: asyncio.Future[Any]) -> Any:
+        """A branch waits for an outcome."""
+        scope.blocked = True
+        self.running -= 1
+        self.pump()
+        try:
+            return await future
+        finally:
+            scope.blocked = False
+
+    def arrive(self, run_seq: int, scope: Scope, future: asyncio.Future[Any], outcome: Any) -> None:
+        """An outcome is there for a branch that waits, to be delivered in its turn."""
+        self._count += 1
+        heapq.heappush(self._arrived, (run_seq, self._count, scope, future, outcome))
+
+    def pump(self) -> None:
+        """Delivers the next outcome if every branch waits; says so if there is none."""
+        while self.running == 0 and not self.closed:
+            if not self._arrived:
+                self._idle()
+                return
+            _, _, scope, future, outcome = heapq.heappop(self._arrived)
+            if not future.done():
+                self.resume(scope)
+                future.set_result(outcome)
+
+    def resume(self, scope: Scope) -> None:
+        """A branch that waited runs again."""
+        self.running += 1
+        scope.blocked = False
+
+    async def branches(
+        self, parent: Scope, name: str, coroutines: Sequence[Coroutine[Any, Any, Any]], finish: Finish
+    ) -> list[Any]:
+        """Runs branches side by side until all have ended, or the first has; an error ends them all."""
+        if not coroutines:
+            return []
+        group = _Group(self, parent, name, coroutines, finish)
+        try:
+            await self.block(parent, group.ended)
+        except asyncio.CancelledError:
+            await group.unwind()
+            raise
+        return group.outcome()
+
+    def cancel(self, scope: Scope) -> None:
+        """Ends a branch from outside: it runs once more, to clean up, and makes no durable call any more."""
+        scope.cancelled = True
+        if scope.task is not None and not scope.task.done():
+            if scope.blocked:
+                self.resume(scope)
+            scope.task.cancel()
+
+
+class _Group:
+    """The branches of one `gather` or `first`."""
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        parent: Scope,
+        name: str,
+        coroutines: Sequence[Coroutine[Any, Any, Any]],
+        finish: Finish,
+    ) -> None:
+        self._conductor = conductor
+        self._parent = parent
+        self._finish = finish
+        self._left = len(coroutines)
+        self._scopes = [parent.child(name, place) for place in range(len(coroutines))]
+        self._results: dict[int, Any] = {}
+        self._error: Exception | None = None
+        self._over = False
+        """The outcome is known: what the other branches still do no longer matters."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        conductor.running += len(coroutines)
+        self._tasks = [
+            asyncio.ensure_future(self._run(place, coroutine)) for place, coroutine in enumerate(coroutines)
+        ]
+
+    async def _run(self, place: int, coroutine: Coroutine[Any, Any, Any]) -> None:
+        try:
+            if self._over:
+                coroutine.close()
+                return
+            self._conductor.enter(self._scopes[place])
+            self._results[place] = await coroutine
+            if self._finish == "first":
+                self._decide_by(place)
+        except Exception as error:
+            if not self._over:
+                self._error = error
+                self._decide_by(place)
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+        finally:
+            self._one_less()
+
+    def _decide_by(self, place: int) -> None:
+        """This branch settles it for the group: the others are cancelled."""
+        if self._over:
+            self._results.pop(place, None)
+            return
+        self._over = True
+        for other, scope in enumerate(self._scopes):
+            if other != place:
+                self._conductor.cancel(scope)
+
+    def _one_less(self) -> None:
+        self._left -= 1
+        self._conductor.running -= 1
+        if self._left == 0 and not self.ended.done():
+            self._conductor.resume(self._parent)
+            self.ended.set_result(None)
+        self._conductor.pump()
+
+    async def unwind(self) -> None:
+        """The parent was cancelled: its branches go first."""
+        self._over = True
+        for scope in self._scopes:
+            self._conductor.cancel(scope)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def outcome(self) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        return [self._results[place] for place in sorted(self._results)]

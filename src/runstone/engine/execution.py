@@ -1,0 +1,518 @@
+"""One execution of one run: the handler runs from its top, answered from the log as far as that goes.
+
+    ask ─► recorded?  ─ yes ─► delivered in the order of the log
+               └ no ─► performed ─► written ─► durable ─► delivered
+    nothing left to do but wait ─► suspended, and out of memory
+
+The handler is an ordinary task. It leaves memory by being cancelled: when the run is suspended,
+paused, cancelled from outside, or lost to another worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Raw
+
+from runstone.core import codec, commands
+from runstone.core.commit import Lease
+from runstone.core.decide import Case, input_digest
+from runstone.core.events import Event
+from runstone.core.ids import NewId
+from runstone.core.payloads import ErrorInfo, OutputResult
+from runstone.core.state import RunState
+from runstone.core.step import Step
+from runstone.engine.conductor import Conductor
+from runstone.engine.failures import error_info
+from runstone.engine.pen import Pen
+from runstone.engine.requests import StepRequest, output_of
+from runstone.engine.scope import Scope
+from runstone.errors import CommandRefused, StaleFence
+from runstone.ports.clock import Clock
+from runstone.ports.store import Claim, Host
+
+Ending: TypeAlias = Literal["ended", "suspended", "paused", "lost", "failed"]
+
+LINGER: Final = timedelta(seconds=1)
+"""A rest shorter than this is spent in memory."""
+
+ATTEMPTS_BEFORE_QUARANTINE: Final = 5
+
+_STEP_ENDS: Final = frozenset({"STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED"})
+_RUN_ENDS: Final = frozenset({"RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"})
+
+
+class Waiter:
+    """A branch that waits for a step to end."""
+
+    __slots__ = ("future", "request", "scope", "timer")
+
+    def __init__(self, request: StepRequest, scope: Scope) -> None:
+        self.request = request
+        self.scope = scope
+        self.future: asyncio.Future[tuple[Step, str | None]] = asyncio.get_running_loop().create_future()
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Execution:
+    """Runs one claimed run until it ends, rests, or is taken away."""
+
+    def __init__(
+        self,
+        handle: Callable[[Execution], Any],
+        case: Case,
+        claim: Claim,
+        host: Host,
+        *,
+        worker_id: str,
+        clock: Clock,
+        new_id: NewId,
+        jitter: Callable[[], float],
+        linger: timedelta = LINGER,
+        code_version: str = "",
+    ) -> None:
+        self._handle = handle
+        self._claim = claim
+        self._clock = clock
+        self._jitter = jitter
+        self._linger = linger
+        self._worker_id = worker_id
+        self._code_version = code_version
+        self._waiters: dict[str, Waiter] = {}
+        self._deferred: list[Waiter] = []
+        self._bodies: dict[str, asyncio.Task[None]] = {}
+        self._resetting = claim.attempts > 1
+        self._stopping = False
+        self._pausing = False
+        """Paused, but for the steps that are under way: their outcomes are still recorded."""
+        self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self.error: BaseException | None = None
+        self.conductor = Conductor(self._idle)
+        self.pen = Pen(
+            host,
+            msgspec.structs.replace(case, run_fence=claim.fence),
+            clock=clock,
+            new_id=new_id,
+            actor=f"worker:{worker_id}",
+            engine_attempt=claim.attempts,
+            absorbed=self._absorb,
+            failed=self._write_failed,
+        )
+        self._unrequested = {
+            key: step_id
+            for key, step_id in self.state.latest_steps.items()
+            if key not in self.state.open_steps
+        }
+        self._replaying = bool(self._unrequested)
+
+    @property
+    def state(self) -> RunState:
+        return self.pen.state
+
+    @property
+    def replaying(self) -> bool:
+        """Whether the handler is still where the log has answers."""
+        return self._replaying
+
+    # Its life
+
+    async def run(self) -> Ending:
+        """Until it ends, rests, or is taken away; the handler has cleaned up when this returns."""
+        root: asyncio.Task[None] | None = None
+        try:
+            if self._refused():
+                return await self._over
+            self.conductor.running = 1
+            root = asyncio.ensure_future(self._root())
+            return await self._over
+        finally:
+            await self._close(root)
+
+    def _refused(self) -> bool:
+        run = self.state.run
+        assert run is not None, "only a run is claimed"
+        if run.status in ("PENDING", "APPROVED"):
+            self.pen.note(commands.StartRun(orchestrator_version=self._code_version))
+        elif run.status != "RUNNING" or self.state.handler_returned:
+            self._end("ended")
+            return True
+        if self._claim.attempts > ATTEMPTS_BEFORE_QUARANTINE:
+            details = codec.canonical({"attempts": self._claim.attempts})
+            self._pause("QUARANTINED", details)
+            return True
+        return False
+
+    async def _root(self) -> None:
+        run = self.state.run
+        assert run is not None
+        scope = Scope(run.id, "" if run.generation == 1 else f"g{run.generation}:", run.created_at, None)
+        self.conductor.enter(scope)
+        try:
+            result = await self._handle(self)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            if not self._stopping:
+                self.error = error
+                self.pen.write(commands.FailRun(error=error_info(error)))
+        else:
+            self._returned(result)
+
+    def _returned(self, result: Raw) -> None:
+        if self._stopping:
+            return
+        if self._unrequested:
+            key = min(self._unrequested, key=lambda key: self.state.ends.get(self._unrequested[key], 0))
+            self._mismatch(f"step {key!r}", "the handler returned")
+        else:
+            self.pen.write(commands.ReturnHandler(result=result))
+
+    async def _close(self, root: asyncio.Task[None] | None) -> None:
+        self._stopping = self.conductor.closed = True
+        for waiter in self._waiters.values():
+            if waiter.timer is not None:
+                waiter.timer.cancel()
+        tasks = [task for task in (root, *self._bodies.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.pen.close()
+
+    def _end(self, ending: Ending) -> None:
+        if not self._over.done():
+            self._stopping = self.conductor.closed = True
+            self._over.set_result(ending)
+
+    def abandon(self) -> None:
+        """The run is another worker's now, or this worker goes away: nothing more is written."""
+        self.pen.drop()
+        self._end("lost")
+
+    def _write_failed(self, error: BaseException) -> None:
+        self.error = error
+        self._end("lost" if isinstance(error, StaleFence) else "failed")
+
+    # What a branch asks
+
+    async def step(self, scope: Scope, request: StepRequest) -> Step:
+        """A step, ended: as recorded, or carried out now."""
+        if self._stopping or scope.cancelled:
+            raise asyncio.CancelledError
+        waiter = Waiter(request, scope)
+        if not self._take_up(waiter):
+            await asyncio.get_running_loop().create_future()  # cancelled with the handler
+        try:
+            step: Step
+            step, event_id = await self.conductor.block(scope, waiter.future)
+        except asyncio.CancelledError:
+            self._give_up(waiter)
+            raise
+        if step.completed_at is not None:
+            scope.now = max(scope.now, step.completed_at)
+        scope.cause = event_id
+        return step
+
+    def note_variable(self, name: str, value: Raw) -> None:
+        """Writes a variable with whatever is written next."""
+        self.pen.note(commands.SetVariable(name=name, value=value))
+
+    def recorded(self, key: str) -> bool:
+        """Whether the log has this step."""
+        return key in self.state.latest_steps
+
+    def _take_up(self, waiter: Waiter) -> bool:
+        """Finds the request's place in the log; false if there it stands otherwise."""
+        request, state = waiter.request, self.state
+        self._waiters[request.key] = waiter
+        step_id = state.latest_steps.get(request.key)
+        if step_id is None:
+            return self._take_up_new(waiter)
+        step = state.steps[step_id]
+        self._unrequested.pop(request.key, None)
+        asked = (request.step_type, input_digest(request.arguments))
+        if asked != (step.step_type, step.input_digest):
+            self._mismatch(
+                f"{step.step_type} {request.key!r} with input {step.input_digest[:12]}",
+                f"{asked[0]} {request.key!r} with input {asked[1][:12]}",
+            )
+            return False
+        if request.key in state.due_attempts:
+            self._arm(waiter, state.retry_times.get(request.key))
+        elif step.status == "RUNNING":
+            self._take_up_open(waiter, step)
+        else:
+            self._arrived(waiter, step)
+        return True
+
+    def _take_up_new(self, waiter: Waiter) -> bool:
+        path = waiter.scope.path
+        expected = [key for key in self._unrequested if key[: key.rfind("/") + 1] == path]
+        if expected and self._replaying:
+            self._mismatch(f"step {expected[0]!r}", f"{waiter.request.step_type} {waiter.request.key!r}")
+            return False
+        if self._replaying:
+            self._deferred.append(waiter)
+        else:
+            self._begin(waiter)
+        return True
+
+    def _take_up_open(self, waiter: Waiter, step: Step) -> None:
+        """A step that was under way when its worker died, or a wait nobody has answered."""
+        if waiter.request.wait is not None:
+            self._arm(waiter, step.wait_deadline)
+        elif waiter.request.options.at_most_once:
+            error = ErrorInfo(
+                category="INFRASTRUCTURE",
+                code="AT_MOST_ONCE",
+                message="Its worker died while it ran: whether it was done is unknown",
+            )
+            self.pen.write(commands.FailStep(step_key=waiter.request.key, error=error))
+        else:
+            self._deferred.append(waiter)
+
+    def _arrived(self, waiter: Waiter, step: Step) -> None:
+        self._waiters.pop(waiter.request.key, None)
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        outcome = (step, self.state.causes.get(step.id))
+        self.conductor.arrive(self.state.ends[step.id], waiter.scope, waiter.future, outcome)
+
+    def _give_up(self, waiter: Waiter) -> None:
+        """Its branch was cancelled: a step that is under way ends with it."""
+        key = waiter.request.key
+        self._waiters.pop(key, None)
+        if waiter in self._deferred:
+            self._deferred.remove(waiter)
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        body = self._bodies.get(key)
+        if body is not None:
+            body.cancel()
+        if not self._stopping and key in self.state.open_steps:
+            error = ErrorInfo(
+                category="CANCELLED", code="BRANCH_CANCELLED", message="Its branch was cancelled"
+            )
+            self.pen.note(commands.FailStep(step_key=key, error=error))
+
+    def _mismatch(self, expected: str, actual: str) -> None:
+        """The code is not the code that wrote this log: stop before it does harm (§ENG-19)."""
+        self._pause("NON_DETERMINISTIC", codec.canonical({"expected": expected, "actual": actual}))
+
+    def _pause(self, reason: str, details: Raw) -> None:
+        self.conductor.closed = True
+        self._stopping = True
+        self.pen.write(commands.PauseRun(reason=reason, details=details), lease=Lease(owner=None, attempts=0))
+
+    # Carrying out
+
+    def _begin(self, waiter: Waiter) -> None:
+        """A step that the log does not have."""
+        request = waiter.request
+        start = commands.StartStep(
+            step_key=request.key,
+            step_type=request.step_type,
+            arguments=request.arguments,
+            specialist_id=request.specialist_id,
+            wait=request.wait,
+            cause=waiter.scope.cause,
+        )
+        if request.output is not None:
+            self.pen.write(start, *request.known_outcome(), lease=self._progress())
+        elif request.wait is not None:
+            self.pen.note(start)
+            self._arm(waiter, request.wait.deadline)
+        elif request.options.at_most_once:
+            self.pen.write(start)
+        else:
+            self.pen.note(start)
+            self._perform(waiter)
+
+    def _perform(self, waiter: Waiter) -> None:
+        key = waiter.request.key
+        task = asyncio.ensure_future(self._body(waiter))
+        self._bodies[key] = task
+        task.add_done_callback(lambda _: self._bodies.pop(key, None))
+
+    async def _body(self, waiter: Waiter) -> None:
+        request = waiter.request
+        assert request.perform is not None, "what has no outcome yet has something to perform"
+        timeout = request.options.timeout
+        began = self._clock.now()
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                value = await request.perform()
+        except Exception as error:
+            self._attempt_failed(waiter, error, began)
+            return
+        self._bodies.pop(request.key, None)
+        self.pen.write(
+            *self._tool_commands(request, began, value, None),
+            commands.CompleteStep(step_key=request.key, output=output_of(request.step_type, value)),
+            lease=self._progress(),
+        )
+
+    def _attempt_failed(self, waiter: Waiter, error: Exception, began: datetime) -> None:
+        request = waiter.request
+        self._bodies.pop(request.key, None)
+        attempt = self._attempt(request.key)
+        retry = request.options.retry
+        again = retry.wants(error) and attempt < retry.max_attempts
+        info = error_info(error, retryable=again)
+        failed = commands.FailStep(step_key=request.key, error=info)
+        tool = self._tool_commands(request, began, None, info)
+        if again:
+            retry_at = self._clock.now() + retry.delay(attempt, self._jitter(), error)
+            self.pen.write(*tool, failed, commands.RetryStep(step_key=request.key, retry_at=retry_at))
+        elif request.options.on_exhausted == "park" and not self._pausing:
+            details = codec.canonical({"step": request.key, "error": info})
+            parked = commands.PauseRun(reason="PARKED", details=details)
+            self.pen.write(*tool, failed, parked, lease=Lease(owner=None, attempts=0))
+        else:
+            self.error = error
+            self.pen.write(*tool, failed, lease=self._progress())
+
+    def _attempt(self, key: str) -> int:
+        """Which logical attempt is under way; its start may not be written yet."""
+        state = self.state
+        if key in state.due_attempts:
+            return state.due_attempts[key]
+        step_id = state.latest_steps.get(key)
+        return state.steps[step_id].logical_attempt if step_id else 1
+
+    def _tool_commands(
+        self, request: StepRequest, began: datetime, value: Raw | None, error: ErrorInfo | None
+    ) -> Sequence[commands.Command]:
+        if request.tool_name is None:
+            return ()
+        call_id = self.pen.new_id()
+        elapsed = max(0, int((self._clock.now() - began).total_seconds() * 1000))
+        called = commands.CallTool(
+            step_key=request.key,
+            tool_name=request.tool_name,
+            tool_args=request.arguments or codec.NULL,
+            tool_call_id=call_id,
+        )
+        if error is not None:
+            return called, commands.FailTool(tool_call_id=call_id, error=error, duration_ms=elapsed)
+        assert value is not None, "a tool that did not fail has returned"
+        return called, commands.CompleteTool(tool_call_id=call_id, result=value, duration_ms=elapsed)
+
+    def _progress(self) -> Lease | None:
+        """A finished step shows that the run does not kill its workers."""
+        if not self._resetting:
+            return None
+        self._resetting = False
+        return Lease(owner=self._worker_id, attempts=0)
+
+    # Time
+
+    def _arm(self, waiter: Waiter, moment: datetime | None) -> None:
+        """Something happens to this waiter then, if nothing happened before; never, without a moment."""
+        retrying = waiter.request.wait is None
+        if moment is None and not retrying:
+            return
+        delay = 0.0 if moment is None else max(0.0, (moment - self._clock.now()).total_seconds())
+        waiter.timer = asyncio.get_running_loop().call_later(delay, self._due, waiter)
+
+    def _due(self, waiter: Waiter) -> None:
+        if self._stopping:
+            return
+        waiter.timer = None
+        request = waiter.request
+        if request.wait is None:
+            self._begin(waiter)
+        elif request.wait.name is None:
+            self.pen.write(
+                commands.CompleteStep(step_key=request.key, output=OutputResult(answer=codec.NULL))
+            )
+        else:
+            error = ErrorInfo(category="TIMEOUT", code="WAIT_TIMEOUT", message="Nobody answered in time")
+            self.pen.write(commands.FailStep(step_key=request.key, error=error))
+
+    def _idle(self) -> None:
+        """Every branch waits, and the log has nothing more for any of them."""
+        self._replaying = False
+        deferred, self._deferred = self._deferred, []
+        for waiter in deferred:
+            if self.recorded(waiter.request.key):
+                self._perform(waiter)
+            else:
+                self._begin(waiter)
+        if self._resting:
+            self._rest()
+
+    @property
+    def _resting(self) -> bool:
+        return (
+            not self._stopping
+            and bool(self._waiters)
+            and not self._bodies
+            and self.pen.idle
+            and all(waiter.timer or waiter.request.wait for waiter in self._waiters.values())
+        )
+
+    def _rest(self) -> None:
+        """Leaves memory until a deadline or an answer, unless that is near."""
+        moments = [moment for key in self._waiters if (moment := self._moment(key)) is not None]
+        wake_at = min(moments, default=None)
+        if wake_at is not None and wake_at - self._clock.now() <= self._linger:
+            return
+        waiting = tuple(self._waiters)
+        self.pen.write(commands.SuspendRun(wake_at=wake_at, waiting=waiting), lease=Lease(owner=None))
+
+    def _moment(self, key: str) -> datetime | None:
+        wait = self._waiters[key].request.wait
+        if wait is None:
+            return self.state.retry_times.get(key)
+        step_id = self.state.open_steps.get(key)
+        return self.state.steps[step_id].wait_deadline if step_id else wait.deadline
+
+    # What the log says
+
+    def _absorb(self, events: Sequence[Event]) -> None:
+        """Takes in what was appended to the run, by this execution or by others."""
+        for event in events:
+            if event.event_type in _STEP_ENDS:
+                self._step_ended(event)
+            elif event.event_type == "STEP_RETRIED":
+                self._retry_due(event)
+            elif event.event_type == "STEP_STARTED":
+                self._started(event)
+            elif event.event_type in _RUN_ENDS:
+                self._end("ended")
+            elif event.event_type == "RUN_PAUSED":
+                self._pausing = self._stopping = self.conductor.closed = True
+            elif event.event_type == "RUN_SUSPENDED":
+                self._end("suspended")
+        if self._pausing and not self._bodies:
+            self._end("paused")
+        self.conductor.pump()
+
+    def _started(self, event: Event) -> None:
+        """A step that must not run twice begins only now that its start is durable."""
+        waiter = self._waiters.get(event.step_key or "")
+        if waiter is not None and waiter.request.options.at_most_once and waiter.request.perform is not None:
+            self._perform(waiter)
+
+    def _step_ended(self, event: Event) -> None:
+        key = event.step_key or ""
+        waiter = self._waiters.get(key)
+        if waiter is not None and key not in self.state.due_attempts:
+            self._arrived(waiter, self.state.steps[event.aggregate_id])
+
+    def _retry_due(self, event: Event) -> None:
+        key = event.step_key or ""
+        waiter = self._waiters.get(key)
+        if waiter is not None and key in self.state.due_attempts:
+            self._arm(waiter, self.state.retry_times.get(key))
+
+    async def read_news(self) -> None:
+        """Somebody else wrote to the run: an answer, a cancellation."""
+        try:
+            await self.pen.read_news()
+        except CommandRefused as error:
+            self._write_failed(error)

@@ -1,0 +1,39 @@
+"""Between exceptions and the errors that the log holds."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from runstone.core import codec
+from runstone.core.payloads import ErrorCategory, ErrorInfo
+from runstone.core.step import Step
+from runstone.errors import InvalidPayload, StepFailed, WaitTimeout
+
+_LONGEST = 2000
+
+
+def error_info(error: BaseException, *, retryable: bool = False) -> ErrorInfo:
+    """An exception as the log keeps it."""
+    message = str(error)[:_LONGEST] or type(error).__name__
+    if isinstance(error, StepFailed):
+        category, code, message = cast(ErrorCategory, error.category), error.code, error.reason
+    elif isinstance(error, TimeoutError):
+        category, code, message = "TIMEOUT", "STEP_TIMEOUT", str(error) or "It took longer than it may"
+    elif isinstance(error, InvalidPayload):
+        category, code = "VALIDATION", "INVALID_PAYLOAD"
+    else:
+        category, code = "APPLICATION", type(error).__name__
+    return ErrorInfo(category=category, code=code, message=_clean(message), retryable=retryable)
+
+
+def raise_failure(step: Step) -> None:
+    """Raises what a failed step means to its handler: the same on its first day and on replay."""
+    assert step.error_details is not None, "a failed step says why"
+    info = codec.decode_as(step.error_details, ErrorInfo)
+    kind = WaitTimeout if info.code == "WAIT_TIMEOUT" else StepFailed
+    raise kind(step.step_key, info.category, info.code, info.message)
+
+
+def _clean(text: str) -> str:
+    """Text that may be stored, whatever an exception said."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()

@@ -1,0 +1,61 @@
+"""Retries and durations, as a user states them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from runstone.errors import RetryableError, TerminalError
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a step is tried, and how far apart.
+
+    `max_attempts` counts the first. The wait before attempt n + 1 is somewhere between nothing and
+    `initial * factor ** (n - 1)`, at most `longest`: full jitter, so that what failed together does
+    not come back together. Only `on` is retried, never `never`, never a `TerminalError`.
+    """
+
+    max_attempts: int = 3
+    initial: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    longest: timedelta = timedelta(minutes=1)
+    on: Sequence[type[BaseException]] = (Exception,)
+    never: Sequence[type[BaseException]] = ()
+
+    def wants(self, error: BaseException) -> bool:
+        """Whether this kind of failure may be tried again at all."""
+        if isinstance(error, TerminalError):
+            return False
+        if isinstance(error, RetryableError):
+            return True
+        return isinstance(error, tuple(self.on)) and not isinstance(error, tuple(self.never))
+
+    def delay(self, attempt: int, jitter: float, error: BaseException) -> timedelta:
+        """How long to wait after the given attempt; an error may know better."""
+        if isinstance(error, RetryableError) and error.retry_after is not None:
+            return error.retry_after
+        seconds = self.initial.total_seconds() * self.factor ** min(attempt - 1, 60)
+        return min(timedelta(seconds=min(seconds, 1e9)), self.longest) * jitter
+
+
+ONCE = Retry(max_attempts=1)
+"""No retry: what a step does that says nothing else."""
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def minutes(count: float) -> timedelta:
+    return timedelta(minutes=count)
+
+
+def hours(count: float) -> timedelta:
+    return timedelta(hours=count)
+
+
+def days(count: float) -> timedelta:
+    return timedelta(days=count)

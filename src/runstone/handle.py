@@ -1,0 +1,138 @@
+"""A handle: one run, seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final, Generic
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from runstone.core import codec
+from runstone.core.events import Event
+from runstone.core.payloads import ControlKind, ErrorInfo
+from runstone.core.run import Run
+from runstone.core.snapshot import RunSnapshot
+from runstone.core.transitions import RUN
+from runstone.engine.functions import R
+from runstone.engine.values import Shape, write
+from runstone.errors import NotFound, RunCancelled, RunFailed
+from runstone.runtime import Runtime
+
+_LONGEST_POLL: Final = 0.5
+
+
+class Handle(Generic[R]):
+    """Ask a run for its result, or tell it something."""
+
+    def __init__(self, runtime: Runtime, tenant_id: str, run_id: str, shape: Shape) -> None:
+        self.id = run_id
+        self._runtime = runtime
+        self._tenant_id = tenant_id
+        self._shape = shape
+
+    async def result(self) -> R:
+        """What the handler returned, as soon as that is durable; `RunFailed` if it did not get there."""
+        poll = 0.01
+        while True:
+            run = await self.status()
+            if run.result is not None and run.status not in ("FAILED", "CANCELLED"):
+                result: R = self._shape.read(await self._whole(run.result))
+                return result
+            if run.status in RUN.terminal:
+                _raise(run)
+            await self._runtime.changed(self.id, poll)
+            poll = min(_LONGEST_POLL, poll * 2)
+
+    async def _whole(self, shown: Raw) -> Raw:
+        """A result over 2 KB stands in its event."""
+        if not bytes(shown).startswith(b'{"$event":'):
+            return shown
+        stream = await self._runtime.store.load(self._tenant_id, self.id)
+        return stream.fold().whole(shown) if stream else shown
+
+    async def status(self) -> Run:
+        """The run's row."""
+        run = await self._runtime.store.get_run(self._tenant_id, self.id)
+        if run is None:
+            raise NotFound(f"There is no run {self.id}")
+        return run
+
+    async def snapshot(self) -> RunSnapshot | None:
+        """The run and the latest attempt at each of its steps."""
+        return await self._runtime.store.snapshot(self._tenant_id, self.id)
+
+    async def events(self, *, follow: bool = False) -> AsyncIterator[Event]:
+        """The run's log, from its beginning; with `follow`, until the run has ended."""
+        seen, poll = 0, 0.01
+        while True:
+            page = await self._runtime.store.fetch(self._tenant_id, self.id, after_seq=seen)
+            for event in page:
+                seen = event.run_seq
+                yield event
+            if page:
+                poll = 0.01
+                continue
+            if not follow or (await self.status()).status in RUN.terminal:
+                return
+            await self._runtime.changed(self.id, poll)
+            poll = min(_LONGEST_POLL, poll * 2)
+
+    async def emitted(self) -> AsyncIterator[Any]:
+        """What the run shows with `run.emit` from now on, in this process, until it has ended."""
+        queue = self._runtime.follow(self.id)
+        try:
+            while True:
+                try:
+                    yield await asyncio.wait_for(queue.get(), _LONGEST_POLL)
+                except TimeoutError:
+                    if (await self.status()).status in RUN.terminal:
+                        return
+        finally:
+            self._runtime.unfollow(self.id, queue)
+
+    async def answer(self, name: str, value: object = None, *, sender: str = "app") -> None:
+        """Answers a wait; one that has not begun yet finds the answer when it does."""
+        await self._control("ANSWER", sender, target=name, data=write(value))
+
+    async def cancel(self, reason: str = "CANCELLED_BY_CALLER", *, sender: str = "app") -> None:
+        """Ends the run; its handler may clean up."""
+        await self._control("CANCEL", sender, reason=reason)
+
+    async def pause(self, reason: str = "OPERATOR", *, sender: str = "app") -> None:
+        """Stops the run after the steps that are under way."""
+        await self._control("PAUSE", sender, reason=reason)
+
+    async def resume(self, *, sender: str = "app") -> None:
+        """Lets a paused run go on."""
+        await self._control("RESUME", sender)
+
+    async def approve(self, *, sender: str = "app") -> None:
+        """Lets a run start that waits for approval."""
+        await self._control("APPROVE", sender)
+
+    async def retry_step(self, step_key: str, *, sender: str = "app") -> None:
+        """Tries a failed step again, and resumes a run that was parked by it."""
+        await self._control("RETRY_STEP", sender, target=step_key)
+
+    async def _control(
+        self,
+        kind: ControlKind,
+        sender: str,
+        *,
+        target: str | None = None,
+        data: Raw | msgspec.UnsetType = UNSET,
+        reason: str = "",
+    ) -> None:
+        await self._runtime.gateway.control(
+            self._tenant_id, self.id, kind, sender=sender, target=target, data=data, reason=reason
+        )
+
+
+def _raise(run: Run) -> None:
+    reason = run.exit_reason or run.status
+    if run.status == "CANCELLED":
+        raise RunCancelled(run.id, reason)
+    message = codec.decode_as(run.error_details, ErrorInfo).message if run.error_details else ""
+    raise RunFailed(run.id, reason, message)

@@ -1,0 +1,1 @@
+"""What comes in: signals that start runs, control signals that steer them."""
