@@ -57,6 +57,7 @@ class App:
     @overload
     def tool(
         self,
+        /,
         *,
         name: str | None = None,
         retry: Retry = ONCE,
@@ -76,6 +77,7 @@ class App:
     @overload
     def specialist(
         self,
+        /,
         *,
         name: str | None = None,
         retry: Retry = ONCE,
@@ -227,7 +229,7 @@ class App:
         source_id: str,
         tenant_id: str = DEFAULT_TENANT,
     ) -> Handle[Any]:
-        """Takes a signal in for the handler of its kind and channel; the same id again finds the first run."""
+        """Takes a signal in for the handler of its kind and channel; its id again finds the first run."""
         handler = self._route(type(signal), channel)
         incoming = Incoming(
             signal_type=signal.SIGNAL_TYPE,

@@ -16,8 +16,9 @@ import pytest
 # other; names joined by a comma may. `__init__` is the package itself: the public names.
 DIAGRAM = """
 errors <- core <- ports <- { stores · buses · caches · blobs · secrets } <- app, runtime
-ports <- { security · telemetry } <- { ingest · engine · outbox · feed · pipeline } <- app, runtime
+ports <- { security · telemetry } <- { ingest · engine · outbox · feed · pipeline · audit } <- app, runtime
 errors <- settings <- app, runtime <- __init__ <- { server · cli · testing }
+cli <- __main__
 """
 
 CORE_MAY_IMPORT = {

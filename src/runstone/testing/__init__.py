@@ -1,4 +1,4 @@
-"""For tests, ours and yours: a clock that tests set, legal histories, faults, and the suites that prove a store.
+"""For tests, ours and yours: a clock that stands still, legal histories, faults, the proof of a store.
 
 Install it with `pip install runstone[testing]`.
 """

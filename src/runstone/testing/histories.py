@@ -24,7 +24,8 @@ from runstone.core.pipeline import PipelineState
 from runstone.core.state import RunState
 from runstone.core.transitions import RUN
 from runstone.testing.clock import VirtualClock
-from runstone.testing.moves import Pen, moves
+from runstone.testing.moves import moves
+from runstone.testing.pen import Pen
 
 _TICKS: Final = (0.001, 0.0, 0.000_001, 1.0, 3600.0, -0.5)
 """Seconds between decisions; clocks may go back."""

@@ -8,36 +8,19 @@ history.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
 from functools import partial
-from typing import Final, Protocol, TypeAlias, TypeVar, get_args
+from typing import Final, TypeAlias, get_args
 
-from msgspec import Raw
-
-from runstone.core import codec, commands
+from runstone.core import commands
 from runstone.core.commands import Command
 from runstone.core.decide import Case
 from runstone.core.effect import Effect
-from runstone.core.ids import NewId
-from runstone.core.payloads import (
-    ArtifactRef,
-    ControlKind,
-    EntityRef,
-    ErrorInfo,
-    OutputResult,
-    RunType,
-    SignalType,
-    StepType,
-    WaitSpec,
-)
+from runstone.core.payloads import ControlKind, EntityRef, RunType, SignalType, StepType, WaitSpec
 from runstone.core.run import Run
 from runstone.core.state import RunState
 from runstone.core.step import Step
 from runstone.core.transitions import EFFECT, RUN
-from runstone.ports.clock import Clock
-from runstone.testing.hostile import PAYLOADS, TEXTS
-
-_T = TypeVar("_T")
+from runstone.testing.pen import Pen
 
 Move: TypeAlias = tuple[int, Callable[[], Command]]
 """How likely a command is beside the others, and how to make it."""
@@ -45,71 +28,6 @@ Move: TypeAlias = tuple[int, Callable[[], Command]]
 STEP_KEYS: Final = ("plan", "draft", "größe/1", "a'b\"c", "👩‍👩‍👧#2", "wait", "send", "check")
 WAITS: Final = ("approval", "größe?", None)
 EFFECTS: Final = ("SEND_EMAIL", "SOR_UPDATE", "CUSTOM")
-
-
-class Chance(Protocol):
-    """Where choices come from."""
-
-    def below(self, bound: int) -> int:
-        """A number from 0 up to, not including, `bound`; 0 is the simplest choice."""
-        ...
-
-
-class Pen:
-    """What moves are written with: chance, time and ids."""
-
-    def __init__(self, chance: Chance, clock: Clock, new_id: NewId) -> None:
-        self.chance = chance
-        self.clock = clock
-        self.new_id = new_id
-
-    def pick(self, choices: tuple[_T, ...]) -> _T:
-        return choices[self.chance.below(len(choices))]
-
-    def text(self) -> str:
-        return self.pick(TEXTS)
-
-    def payload(self) -> Raw:
-        return self.pick(PAYLOADS)
-
-    def maybe_payload(self) -> Raw | None:
-        return self.payload() if self.chance.below(4) == 3 else None
-
-    def later(self) -> datetime:
-        return self.clock.now() + timedelta(microseconds=self.pick((0, 1, 999_999, 3_600_000_000)))
-
-    def error(self) -> ErrorInfo:
-        return ErrorInfo(
-            category=self.pick(("APPLICATION", "EXTERNAL", "TIMEOUT")),
-            code="E1",
-            message=self.text(),
-            retryable=self.chance.below(3) > 0,
-        )
-
-    def artifacts(self) -> tuple[ArtifactRef, ...]:
-        if self.chance.below(4) < 3:
-            return ()
-        full = ArtifactRef(
-            uri=f"file:///{self.text()}",
-            kind="report",
-            sha256="a" * 64,
-            size_bytes=0,
-            expires_at=self.later(),
-        )
-        return (ArtifactRef(uri="s3://bucket/key", kind="log"), full)
-
-    def output(self, step_type: StepType) -> OutputResult:
-        match step_type:
-            case "DECISION" | "CHECKPOINT":
-                return OutputResult(decision=self.payload(), next_step_hint=self.text())
-            case "SPECIALIST_CALL":
-                return OutputResult(specialist_reasoning=self.payload())
-            case "TOOL_SEQUENCE":
-                return OutputResult(tool_results=(self.payload(), self.payload()))
-            case "EFFECT_REQUEST":
-                return OutputResult(effect_spec=self.payload())
-            case "WAIT":
-                return OutputResult(answer=codec.NULL)
 
 
 def moves(case: Case, pen: Pen) -> list[Move]:
@@ -180,11 +98,11 @@ def _steps(state: RunState, run: Run, pen: Pen) -> Iterator[Move]:
     for key, step_id in state.open_steps.items():
         yield 20, partial(_complete_step, pen, state.steps[step_id])
         yield 12, partial(_fail_step, pen, key)
-        yield 3, partial(commands.SkipStep, step_key=key, reason=pen.text())
+        yield 3, partial(_skip_step, pen, key)
         yield 8, partial(_call_tool, pen, key)
         yield 15, partial(_request_effect, pen, key, len(state.effects))
     for key in _failed(state):
-        yield 15, partial(commands.RetryStep, step_key=key, retry_at=pen.later())
+        yield 15, partial(_retry_step, pen, key)
 
 
 def _failed(state: RunState) -> list[str]:
@@ -223,6 +141,14 @@ def _complete_step(pen: Pen, step: Step) -> Command:
 
 def _fail_step(pen: Pen, key: str) -> Command:
     return commands.FailStep(step_key=key, error=pen.error(), artifacts=pen.artifacts())
+
+
+def _skip_step(pen: Pen, key: str) -> Command:
+    return commands.SkipStep(step_key=key, reason=pen.text())
+
+
+def _retry_step(pen: Pen, key: str) -> Command:
+    return commands.RetryStep(step_key=key, retry_at=pen.pick((None, pen.later())))
 
 
 def _call_tool(pen: Pen, key: str) -> Command:
@@ -337,8 +263,8 @@ def _effects(state: RunState, pen: Pen) -> Iterator[Move]:
         if effect.status == "UNKNOWN":
             yield 20, partial(_reconcile, pen, effect)
         if effect.status == "DEAD_LETTER":
-            yield 10, partial(commands.RequeueEffect, effect_id=effect.id, reason=pen.text())
-            yield 5, partial(commands.DiscardEffect, effect_id=effect.id, reason=pen.text())
+            yield 10, partial(_requeue, pen, effect)
+            yield 5, partial(_discard, pen, effect)
         if effect.status in EFFECT.terminal:
             yield 1, partial(_late_outcome, pen, effect)
 
@@ -357,6 +283,14 @@ def _reconcile(pen: Pen, effect: Effect) -> Command:
     return commands.ReconcileEffect(effect_id=effect.id, sent=bool(pen.chance.below(2)), evidence=pen.text())
 
 
+def _requeue(pen: Pen, effect: Effect) -> Command:
+    return commands.RequeueEffect(effect_id=effect.id, reason=pen.text())
+
+
+def _discard(pen: Pen, effect: Effect) -> Command:
+    return commands.DiscardEffect(effect_id=effect.id, reason=pen.text())
+
+
 def _late_outcome(pen: Pen, effect: Effect) -> Command:
     result = pen.maybe_payload()
     error = None if result else pen.error()
@@ -369,8 +303,8 @@ def _controls(state: RunState, run: Run, pen: Pen) -> Iterator[Move]:
         yield 20, partial(control, "APPROVE")
     if run.status == "PAUSED":
         yield 40, partial(control, "RESUME")
-    for name in {state.steps[step_id].wait_name for step_id in state.open_steps.values()}:
-        if name is not None:
+    for step_id in state.open_steps.values():
+        if (name := state.steps[step_id].wait_name) is not None:
             yield 20, partial(control, "ANSWER", name)
     for key in _failed(state):
         yield 5, partial(control, "RETRY_STEP", key)

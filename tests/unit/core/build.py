@@ -6,6 +6,7 @@ sleeps, reads a clock or draws a random number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -95,7 +96,7 @@ def answer(name: str, value: object, number: int = 900) -> commands.Control:
 
 
 def types(decision: Decision) -> list[str]:
-    """The types of the events a decision made, the signal's stream first."""
+    """The types of the events a decision made, in the order of the feed."""
     return [event.event_type for event in decision.commit.events]
 
 
@@ -144,10 +145,12 @@ class Story:
     def context(self, **given: Any) -> Context:
         return Context(**{"now": self.now, "new_id": self.new_id, "actor": "tester", **given})
 
-    def do(self, *wanted: Command, lease: Lease | None = None, **context: Any) -> Decision:
+    def do(
+        self, *wanted: Command, lease: Lease | None = None, times: Sequence[datetime] = (), **context: Any
+    ) -> Decision:
         """One commit; a refused one leaves the story as it was."""
         self.now += SECOND
-        decision = decide(self.case, *wanted, context=self.context(**context), lease=lease)
+        decision = decide(self.case, *wanted, context=self.context(**context), lease=lease, times=times)
         for write in decision.commit.writes:
             (self.signal_events if write.kind == "SIGNAL" else self.run_events).extend(write.events)
         self.case = decision.case
@@ -254,6 +257,11 @@ class Story:
         return self.case.run.run
 
     @property
+    def status(self) -> str:
+        """The run's."""
+        return self.run.status
+
+    @property
     def signal(self) -> Signal:
         assert self.case.signal.signal is not None
         return self.case.signal.signal
@@ -280,4 +288,3 @@ class Story:
 def writer_on(story: Story, **context: Any) -> StreamWriter[RunFold]:
     """A writer on the run's stream as the story left it."""
     return StreamWriter[RunFold](run_fold(story.state), story.context(**context), story.run.correlation_id)
-

@@ -1,4 +1,4 @@
-"""Stories that together hold every type of event: what must be true of any history is tried on all of them."""
+"""Stories that together hold every type of event: what is true of any history is tried on all of them."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from datetime import timedelta
 
 import pytest
 
@@ -18,6 +19,14 @@ TREE = {
     "UnknownEventType": "UnreadableEvent",
     "UnknownEventVersion": "UnreadableEvent",
     "SequenceGap": "UnreadableEvent",
+    "RegistrationError": "RunstoneError",
+    "UseRunGather": "RunstoneError",
+    "StepFailed": "RunstoneError",
+    "WaitTimeout": "StepFailed",
+    "RunFailed": "RunstoneError",
+    "RunCancelled": "RunFailed",
+    "TerminalError": "RunstoneError",
+    "RetryableError": "RunstoneError",
     "BundleInvalid": "RunstoneError",
     "SettingsInvalid": "RunstoneError",
     "StoreError": "RunstoneError",
@@ -37,7 +46,9 @@ TREE = {
 }
 """Every public name, and what it is a kind of."""
 
-CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+CLASSES = [
+    kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)
+]
 PLAIN = [kind for kind in CLASSES if kind.__init__ is RunstoneError.__init__]
 
 
@@ -93,6 +104,19 @@ def test_values_stay_as_attributes() -> None:
     fenced = errors.StaleFence("s-1", 4, 7)
     assert (fenced.stream_id, fenced.fence, fenced.actual) == ("s-1", 4, 7)
     assert str(fenced) == "Stream s-1 is fenced at 7, the commit carries 4"
+
+    step = errors.WaitTimeout("wait:1", "TIMEOUT", "WAIT_TIMEOUT", "nobody answered")
+    assert (step.step_key, step.category, step.code) == ("wait:1", "TIMEOUT", "WAIT_TIMEOUT")
+    assert (step.reason, str(step)) == ("nobody answered", "wait:1: nobody answered (WAIT_TIMEOUT)")
+
+    run = errors.RunCancelled("r-1", "CHANGED_MIND", "by ada")
+    assert (run.run_id, run.exit_reason, run.reason) == ("r-1", "CHANGED_MIND", "by ada")
+    assert str(run) == "Run r-1: CHANGED_MIND (by ada)"
+    assert str(errors.RunFailed("r-1", "BOOM")) == "Run r-1: BOOM"
+
+    retryable = errors.RetryableError(retry_after=timedelta(seconds=5))
+    assert (retryable.retry_after, str(retryable)) == (timedelta(seconds=5), "Trying again may help.")
+    assert errors.RetryableError("busy").retry_after is None
 
     duplicate = errors.DuplicateKey("signal order-1")
     assert duplicate.what == "signal order-1"

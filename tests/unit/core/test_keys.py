@@ -72,7 +72,9 @@ def test_the_effect_key_covers_who_asked_where_for_what() -> None:
 
 def test_the_run_request_key_has_six_fields() -> None:
     """§IDM-19"""
-    assert keys.run_request_key("t", "p", "e", "plan", "1", "req") == packed("t", "p", "e", "plan", "1", "req")
+    assert keys.run_request_key("t", "p", "e", "plan", "1", "req") == packed(
+        "t", "p", "e", "plan", "1", "req"
+    )
 
 
 def test_a_tool_result_is_remembered_per_tenant_tool_and_arguments() -> None:

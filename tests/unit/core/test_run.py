@@ -24,8 +24,6 @@ def test_a_long_number_is_still_a_number() -> None:
     assert code_rank("20250101") < code_rank("202401011200")
 
 
-@pytest.mark.parametrize(
-    ("version", "rank"), [("", ""), ("1.10", "00000001.00000010"), ("2.0rc1", "00000002.0rc1"), ("²", "²")]
-)
-def test_what_is_no_number_stays_as_it_is(version: str, rank: str) -> None:
-    assert code_rank(version) == rank
+@pytest.mark.parametrize("version", ["", "beta", "rc1.x", "²"])
+def test_what_is_no_number_stays_as_it_is(version: str) -> None:
+    assert code_rank(version) == version

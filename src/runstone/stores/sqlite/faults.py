@@ -21,6 +21,7 @@ from runstone.errors import (
 )
 
 _NOT_UTF8: Final = "Could not decode to UTF-8"
+_RESTORE: Final = "Restore a backup, or import bundles into a new file"
 
 
 @contextmanager
@@ -30,6 +31,8 @@ def translated(path: str) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         raise translate(error, path) from error
+    except UnicodeDecodeError as error:  # SQLite quotes the damaged text that it complains of
+        raise StoreCorrupt(f"{path}: {error}. {_RESTORE}") from error
 
 
 def is_outage(error: Exception) -> bool:
@@ -58,7 +61,7 @@ def _of_driver(error: Exception, path: str, committing: bool) -> StoreError:
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return StoreReadOnly(f"{said}. Check that its folder exists, and the permissions of both")
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or str(error).startswith(_NOT_UTF8):
-        return StoreCorrupt(f"{said}. Restore a backup, or import bundles into a new file")
+        return StoreCorrupt(f"{said}. {_RESTORE}")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreBusy(f"{said}. Another program holds the file, and did not let go in time")
     if name.startswith("SQLITE_IOERR") and committing:
