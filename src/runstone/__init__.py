@@ -1,7 +1,7 @@
 """Runstone: a durable, event-sourced orchestration runtime for agents and workflows."""
 
 from runstone.app import App
-from runstone.effects import (
+from runstone.core.effect_specs import (
     ApiCall,
     EffectSpec,
     NotifyUser,

@@ -40,7 +40,7 @@ def encode(value: object) -> bytes:
 
 
 def canonical(value: object, hook: Callable[[Any], Any] | None = None) -> Raw:
-    """The canonical bytes of any value a user may hand in, checked; `hook` explains types of the user's own."""
+    """The canonical bytes of any value a user may hand in, checked; `hook` explains users' types."""
     try:
         plain = msgspec.to_builtins(value, order="sorted", enc_hook=hook)
     except (TypeError, ValueError, RecursionError) as error:

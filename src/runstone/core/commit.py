@@ -20,7 +20,7 @@ from runstone.core.chain import seal
 from runstone.core.events import Event, EventDraft, StreamKind
 from runstone.core.fold import RunFold, SignalFold
 from runstone.core.fold.streams import StreamFold
-from runstone.core.ids import NewId
+from runstone.core.ids import NewId, check_id
 from runstone.core.keys import event_key
 from runstone.core.payloads import Payload
 from runstone.core.rows import Row, changed_rows, queue_entry
@@ -157,7 +157,9 @@ class StreamWriter(Generic[_Fold]):
     ) -> Event:
         """Adds one event, caused by `cause` or else by the last event of the same entity."""
         fold, context = self.fold, self.context
-        aggregate_id = aggregate_id or fold.stream_id
+        aggregate_id = fold.stream_id if aggregate_id is None else aggregate_id
+        if aggregate_id not in fold.causes:
+            check_id(aggregate_id)
         run_seq = fold.last_seq + 1
         event = Event(
             id=context.new_id(),
@@ -192,17 +194,18 @@ class StreamWriter(Generic[_Fold]):
             run_seq=run_seq,
             prev_hash=fold.seal_head(),
         )
-        return self._take(event, data)
+        return self._take(event)
 
     def adopt(self, draft: EventDraft) -> Event:
         """Adds an event that somebody else drafted; a time behind the stream's becomes the stream's."""
         fold = self.fold
         if fold.last_at is not None and draft.occurred_at < fold.last_at:
             draft = msgspec.structs.replace(draft, occurred_at=fold.last_at)
-        return self._take(seal(draft, fold.last_seq + 1, fold.seal_head()), None)
+        return self._take(seal(draft, fold.last_seq + 1, fold.seal_head()))
 
-    def _take(self, event: Event, data: Payload | None) -> Event:
-        self.fold.apply(event, data)
+    def _take(self, event: Event) -> Event:
+        """Folds the event from its bytes: what could not be read back is refused before it is written."""
+        self.fold.apply(event)
         self.events.append(event)
         if self.journal is not self.events:
             self.journal.append(event)

@@ -6,7 +6,6 @@ of types are derived, the names of fields are this one table.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +14,8 @@ from msgspec import Raw
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.events import AggregateType, Event, EventDraft
 from runstone.core.ids import Digest, Id
-from runstone.errors import UnknownEventType
+from runstone.core.payloads import Moment
+from runstone.errors import InvalidPayload, UnknownEventType
 
 CONTRACT_VERSION: Final = "2.0.0"
 """Semantic: the minor rises with what old readers may ignore, the major with what they may not."""
@@ -88,8 +88,8 @@ class CanonicalEngineEvent(
     event_type: str
     event_data: Raw
     idempotency_key: Digest
-    occurred_at: datetime
-    persisted_at: datetime | None = None
+    occurred_at: Moment
+    persisted_at: Moment | None = None
     adapter_version: str | None = None
     engine_run_ref: Any = None
     control_signal_id: Id | None = None
@@ -140,11 +140,19 @@ def from_contract(
         actor=event.actor,
         occurred_at=event.occurred_at,
         step_key=event.step_key,
-        logical_attempt=None if event.logical_attempt is None else int(event.logical_attempt),
-        engine_attempt=None if event.engine_attempt is None else int(event.engine_attempt),
+        logical_attempt=_attempt("logical_attempt", event.logical_attempt),
+        engine_attempt=_attempt("engine_attempt", event.engine_attempt),
         control_signal_id=event.control_signal_id,
         adapter_version=event.adapter_version,
         engine_run_ref=event.engine_run_ref,
         trace_id=event.trace_id,
         span_id=event.span_id,
     )
+
+
+def _attempt(field: str, given: str | None) -> int | None:
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdigit() and int(given) >= 1):
+        raise InvalidPayload(f"/{FIELD_ALIASES[field]}", f"{given!r} does not count an attempt")
+    return int(given)

@@ -6,10 +6,13 @@ costs no conversion on its way between JSON, SQL and Python; decoding checks its
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
+
+from runstone.errors import InvalidPayload
 
 UUID_PATTERN: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 
@@ -24,6 +27,15 @@ NewId: TypeAlias = Callable[[], str]
 
 DEFAULT_TENANT: Final = "00000000-0000-7000-8000-000000000001"
 """The one tenant of an embedded store that nobody divided (its name is `default`)."""
+
+
+_FORM: Final = re.compile(UUID_PATTERN)
+
+
+def check_id(text: str) -> None:
+    """Refuses what is no id."""
+    if not _FORM.match(text):
+        raise InvalidPayload("", f"{text!r} is no UUID in its lower-case form")
 
 
 def uuid7(unix_ms: int, entropy: bytes) -> str:

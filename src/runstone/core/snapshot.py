@@ -7,7 +7,7 @@ both give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -147,4 +147,4 @@ def _error(step: Step) -> StepErrorView | None:
 def _duration(started: datetime | None, ended: datetime | None) -> int | None:
     if started is None or ended is None:
         return None
-    return int((ended - started).total_seconds() * 1000)
+    return (ended - started) // timedelta(milliseconds=1)

@@ -49,6 +49,8 @@ class SignalState(StreamState, frozen=True, kw_only=True):
     """The fold of a signal's stream."""
 
     signal: Signal | None = None
+    payload_event: str | None = None
+    """The event that holds the signal's payload."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,8 @@ class RunState(StreamState, frozen=True, kw_only=True):
     """When that attempt may start, where STEP_RETRIED said so."""
     corrections: Mapping[str, StepCorrection] = {}
     effects: Mapping[str, Effect] = {}
+    effect_keys: Mapping[str, str] = {}
+    """The effect that each idempotency key stands for."""
     tool_calls: Mapping[str, ToolCall] = {}
     variables: Mapping[str, Raw] = {}
     variable_sets: int = 0

@@ -14,9 +14,9 @@ from typing import Any, TypeVar, overload
 from msgspec import Raw
 
 from runstone.core import commands
+from runstone.core.effect_specs import EffectSpec
 from runstone.core.payloads import OutputResult, WaitSpec
 from runstone.core.step import Step
-from runstone.effects import EffectSpec
 from runstone.engine.execution import Execution
 from runstone.engine.failures import raise_failure
 from runstone.engine.functions import Callee, P, R
@@ -121,7 +121,14 @@ class Run:
             effect=effect,
         )
         step = self._succeeded(await self._execution.step(scope, request))
-        return next(found.id for found in self._execution.state.effects.values() if found.step_id == step.id)
+        return self._effect_id(step, key)
+
+    def _effect_id(self, step: Step, key: str | None) -> str:
+        """The effect that the step asked for, or that an earlier step had asked for under the same key."""
+        state = self._execution.state
+        if key is not None:
+            return state.effect_keys[key]
+        return next(found.id for found in state.effects.values() if found.step_id == step.id)
 
     async def skip(self, name: str, reason: str) -> None:
         """Records that a step was not needed."""

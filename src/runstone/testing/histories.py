@@ -36,17 +36,13 @@ class Tape:
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._numbers = iter(numbers)
-        self.left = len(numbers)
 
     def below(self, bound: int) -> int:
-        self.left = max(0, self.left - 1)
         return next(self._numbers, 0) % bound
 
 
 class Dice:
     """Choices by a seeded generator."""
-
-    left: Final = 1
 
     def __init__(self, random: Random) -> None:
         self.below = random.randrange
@@ -61,7 +57,7 @@ def legal_history(
     length: int = 40,
     pipeline: bool = False,
 ) -> Iterator[Decision]:
-    """Up to `length` decisions on one new case; fewer when the tape runs out, or some way after its end.
+    """Up to `length` decisions on one new case; it stops before that some way after the run has ended.
 
     With `pipeline`, the events of a run that lives in a folder stand among the others.
     """
@@ -69,7 +65,7 @@ def legal_history(
     pen = Pen(chance, clock, new_id)
     case = Case.new(tenant_id, new_id(), new_id())
     for _ in range(length):
-        if not chance.left or (_has_ended(case) and pen.chance.below(5) == 0):
+        if _has_ended(case) and pen.chance.below(5) == 0:
             return
         clock.advance(pen.pick(_TICKS))
         decision = _next_decision(case, pen, pipeline)

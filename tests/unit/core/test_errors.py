@@ -23,6 +23,8 @@ TREE = {
     "UseRunGather": "RunstoneError",
     "StepFailed": "RunstoneError",
     "WaitTimeout": "StepFailed",
+    "ControlRefused": "RunstoneError",
+    "SignalConflict": "RunstoneError",
     "RunFailed": "RunstoneError",
     "RunCancelled": "RunFailed",
     "TerminalError": "RunstoneError",

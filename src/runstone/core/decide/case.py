@@ -86,6 +86,13 @@ class CaseWriter:
             raise CommandRefused(f"Run {run.id} has ended ({run.status}): cannot {what}")
         return run
 
+    def handling_run(self, what: str) -> Run:
+        """A run whose handler has not returned yet."""
+        run = self.unfinished_run(what)
+        if self.state.handler_returned:
+            raise CommandRefused(f"The handler of run {run.id} has returned: it cannot {what}")
+        return run
+
     def start_signal(self, cause: str) -> None:
         """The signal is being handled."""
         signal = self.signal.fold.signal

@@ -51,6 +51,8 @@ def _objection(case: CaseWriter, command: commands.Control) -> str | None:
 
 
 def _retry_objection(case: CaseWriter, step_key: str | None) -> str | None:
+    if case.state.handler_returned:
+        return "its handler has returned"
     step_id = case.state.latest_steps.get(step_key or "")
     if step_id is None:
         return f"there is no step {step_key!r}"

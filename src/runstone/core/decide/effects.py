@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Raw
+
 from runstone.core import codec, commands, payloads
 from runstone.core.decide.case import CaseWriter
 from runstone.core.effect import Effect
@@ -20,17 +22,21 @@ def request(case: CaseWriter, command: commands.RequestEffect) -> None:
     key = command.effect_key or effect_key(
         run.tenant_id,
         run.id,
-        command.step_key,
+        command.step_key if run.generation == 1 else f"g{run.generation}:{command.step_key}",
         command.ordinal,
         command.effect_type,
         codec.canonical(command.spec),
     )
+    spec = codec.canonical({**command.spec, "idempotency_key": key})
+    if key in case.state.effect_keys:
+        _check_same(case, case.state.effects[case.state.effect_keys[key]], command.effect_type, spec)
+        return
     retries = command.max_retries
     case.run.record(
         payloads.EffectRequested(
             step_id=step_id,
             effect_type=command.effect_type,
-            effect_spec=codec.canonical({**command.spec, "idempotency_key": key}),
+            effect_spec=spec,
             effect_key=key,
             max_retries=effect_retries(command.effect_type).max_retries if retries is None else retries,
             critical=command.critical,
@@ -41,6 +47,12 @@ def request(case: CaseWriter, command: commands.RequestEffect) -> None:
         cause=case.state.causes[step_id],
         step_key=command.step_key,
     )
+
+
+def _check_same(case: CaseWriter, known: Effect, effect_type: str, spec: Raw) -> None:
+    """The same key again is the same effect; for something else it is a mistake (§IDM-27)."""
+    if (known.effect_type, bytes(case.state.whole(known.effect_spec))) != (effect_type, bytes(spec)):
+        raise CommandRefused(f"The key {known.idempotency_key!r} stands for another effect of this run")
 
 
 def begin(case: CaseWriter, command: commands.BeginEffect) -> None:

@@ -6,11 +6,14 @@ from runstone.core import codec, commands, payloads
 from runstone.core.decide import steps
 from runstone.core.decide.case import CaseWriter
 from runstone.core.payloads import ArtifactRef, ErrorInfo
+from runstone.core.transitions import SIGNAL
 from runstone.errors import CommandRefused
 
 
 def create(case: CaseWriter, command: commands.CreateRun) -> None:
     signal = case.signal.fold.existing("PROCESSING")
+    if signal.status in SIGNAL.terminal:
+        raise CommandRefused(f"Signal {signal.id} has ended ({signal.status}) and is not processed again")
     case.run.plan_version = command.plan_version
     case.run.record(
         payloads.RunCreated(
@@ -28,7 +31,7 @@ def create(case: CaseWriter, command: commands.CreateRun) -> None:
             approval_required=command.approval_required,
             metadata=command.metadata,
         ),
-        cause=case.signal.fold.causes[signal.id],
+        cause=case.signal.fold.payload_event,
     )
 
 
@@ -52,7 +55,7 @@ def pause(case: CaseWriter, command: commands.PauseRun) -> None:
 
 
 def suspend(case: CaseWriter, command: commands.SuspendRun) -> None:
-    run = case.unfinished_run("suspend")
+    run = case.handling_run("suspend")
     case.run.record(
         payloads.RunSuspended(wake_at=command.wake_at, waiting=command.waiting), aggregate_id=run.id
     )
@@ -82,7 +85,7 @@ def return_handler(case: CaseWriter, command: commands.ReturnHandler) -> None:
 
 
 def continue_run(case: CaseWriter, command: commands.ContinueRun) -> None:
-    run = case.existing_run()
+    run = case.handling_run("continue as new")
     close_open_work(case, "RUN_CONTINUED", "The run went on in a new generation")
     case.run.record(
         payloads.RunContinued(generation=run.generation + 1, carry=command.carry), cause=case.state.cursor

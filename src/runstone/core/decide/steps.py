@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec import UNSET, Raw
 
@@ -12,6 +13,8 @@ from runstone.core.keys import content_hash
 from runstone.core.payloads import EventRef, InputContext, OptionalJson, OutputResult
 from runstone.core.step import Step
 from runstone.errors import CommandRefused
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def start(case: CaseWriter, command: commands.StartStep) -> None:
@@ -151,7 +154,7 @@ def skip(case: CaseWriter, command: commands.SkipStep) -> None:
 
 
 def retry(case: CaseWriter, command: commands.RetryStep) -> None:
-    case.unfinished_run(f"retry step {command.step_key!r}")
+    case.handling_run(f"retry step {command.step_key!r}")
     record_retry(case, command.step_key, "POLICY", command.retry_at, None, None)
 
 
@@ -166,6 +169,8 @@ def record_retry(
     step_id = case.state.latest_steps.get(step_key)
     if step_id is None:
         raise CommandRefused(f"There is no step {step_key!r} to retry")
+    if step_key in case.state.due_attempts:
+        raise CommandRefused(f"Step {step_key!r} is to be tried again already")
     step = case.state.steps[step_id]
     case.run.record(
         payloads.StepRetried(next_attempt=step.logical_attempt + 1, retry_at=retry_at, reason=reason),
@@ -237,4 +242,5 @@ def _open(case: CaseWriter, step_key: str) -> Step:
 
 
 def elapsed_ms(since: datetime, now: datetime) -> int:
-    return max(0, int((now - since).total_seconds() * 1000))
+    """Whole milliseconds, and none if a clock went back."""
+    return max(0, (now - since) // _MILLISECOND)

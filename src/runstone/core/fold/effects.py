@@ -21,6 +21,7 @@ def requested(fold: RunFold, event: Event, data: effects.EffectRequested) -> Non
         raise StateTransitionError("effect", event.aggregate_id, "PENDING", "PENDING")
     if data.step_id not in fold.steps:
         raise CommandRefused(f"Effect {data.effect_key!r} was asked for outside of a step")
+    fold.effect_keys[data.effect_key] = event.aggregate_id
     fold.effects[event.aggregate_id] = Effect(
         id=event.aggregate_id,
         tenant_id=fold.tenant_id,

@@ -15,6 +15,7 @@ from runstone.errors import StateTransitionError
 def received(fold: SignalFold, event: Event, data: signals.SignalReceived) -> None:
     if fold.signal is not None:
         raise StateTransitionError("signal", fold.stream_id, fold.signal.status, "PENDING")
+    fold.payload_event = event.id
     fold.signal = Signal(
         id=fold.stream_id,
         tenant_id=fold.tenant_id,

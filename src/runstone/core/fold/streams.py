@@ -19,7 +19,7 @@ from runstone.core.catalogue import CATALOGUE
 from runstone.core.chain import event_hash
 from runstone.core.events import Event
 from runstone.core.keys import content_hash
-from runstone.core.payloads import EventRef, OptionalJson, Payload
+from runstone.core.payloads import EventRef, OptionalJson
 from runstone.core.pipeline import PipelineFold
 from runstone.core.run import Run
 from runstone.core.signal import Signal
@@ -55,8 +55,8 @@ class StreamFold:
         self.touched: dict[str, None] = {}
         self._unhashed: Event | None = None
 
-    def apply(self, event: Event, data: Payload | None = None) -> None:
-        """Takes one event in; `data` spares decoding what was only just encoded."""
+    def apply(self, event: Event) -> None:
+        """Takes one event in."""
         if event.run_seq <= self.last_seq:
             return
         if event.run_seq != self.last_seq + 1:
@@ -64,7 +64,7 @@ class StreamFold:
         reduce = self._reducers.get(event.event_type)
         if reduce is None:
             raise UnknownEventType(event.event_type)
-        reduce(self, event, data or CATALOGUE.decode(event))
+        reduce(self, event, CATALOGUE.decode(event))
         self.last_seq = event.run_seq
         self.last_at = event.occurred_at
         self.last_event = event.id
@@ -103,6 +103,7 @@ class SignalFold(StreamFold):
     def __init__(self, state: SignalState, reducers: Mapping[str, Reducer]) -> None:
         super().__init__(state, reducers)
         self.signal = state.signal
+        self.payload_event = state.payload_event
 
     def freeze(self) -> SignalState:
         return SignalState(
@@ -115,6 +116,7 @@ class SignalFold(StreamFold):
             causes=self.causes,
             large=self.large,
             signal=self.signal,
+            payload_event=self.payload_event,
         )
 
     def existing(self, to_state: str) -> Signal:
@@ -142,6 +144,7 @@ class RunFold(StreamFold):
         self.retry_times = dict(state.retry_times)
         self.corrections = dict(state.corrections)
         self.effects = dict(state.effects)
+        self.effect_keys = dict(state.effect_keys)
         self.tool_calls = dict(state.tool_calls)
         self.variables = dict(state.variables)
         self.variable_sets = state.variable_sets
@@ -180,6 +183,7 @@ class RunFold(StreamFold):
             retry_times=self.retry_times,
             corrections=self.corrections,
             effects=self.effects,
+            effect_keys=self.effect_keys,
             tool_calls=self.tool_calls,
             variables=self.variables,
             variable_sets=self.variable_sets,

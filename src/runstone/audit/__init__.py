@@ -1,0 +1,1 @@
+"""The audit: prove a store, make its rows again, carry histories to other stores, draw their causes."""

@@ -1,0 +1,158 @@
+"""Proves what a store holds: streams, their rows, the causes over a correlation, the store itself (§STO-41).
+
+The proofs are `core.verify`; here they meet a store, which others may be writing to, and which may
+be so damaged that it cannot be read. What cannot be read is a finding like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, get_args
+
+import msgspec
+
+from runstone.core.events import StreamKind
+from runstone.core.stream import Stream
+from runstone.core.verify import Finding, verify_causes, verify_stream
+from runstone.errors import NotFound, RunstoneError, StoreBusy, StoreClosed, StoreFull, StoreReadOnly
+from runstone.ports.store import Store
+
+_NO_DAMAGE: Final = (NotFound, StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
+"""Errors that say nothing about what is stored: they pass."""
+
+_KINDS: Final = get_args(StreamKind)
+
+_UNREADABLE_SHOWN: Final = 20
+"""After so many unreadable events of one stream, the rest is not looked for."""
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What was looked at, of one correlation or of the store itself, and what is not as it has to be."""
+
+    tenant_id: str = ""
+    correlation_id: str = ""
+    streams: int = 0
+    events: int = 0
+    findings: tuple[Finding, ...] = ()
+
+
+async def verify_run(store: Store, tenant_id: str, run_id: str) -> Verified:
+    """Proves a run, and everything of its correlation with it."""
+    try:
+        correlation_id = await correlation_of(store, tenant_id, run_id)
+    except RunstoneError as error:
+        findings = await _unreadable(store, tenant_id, run_id, _damage(error))
+        return Verified(tenant_id=tenant_id, streams=1, findings=tuple(findings))
+    return await _verify_correlation(store, tenant_id, correlation_id, run_id)
+
+
+async def verify_all(store: Store, tenant_id: str | None = None) -> AsyncIterator[Verified]:
+    """Proves every correlation, of one tenant or of all, and at last the store itself."""
+    try:
+        async for owner_id, correlation_id in store.correlations(tenant_id):
+            yield await _verify_correlation(store, owner_id, correlation_id)
+    except RunstoneError as error:
+        yield Verified(findings=(_of_store("a list of all correlations", _damage(error)),))
+    yield await _verify_store(store)
+
+
+async def correlation_of(store: Store, tenant_id: str, run_id: str) -> str:
+    """The correlation of a run, as its log says; as its row says where there is no log."""
+    events = await store.fetch(tenant_id, run_id, limit=1)
+    if events:
+        return events[0].correlation_id
+    run = await store.get_run(tenant_id, run_id)
+    if run is None:
+        raise NotFound(f"There is no run {run_id}")
+    return run.correlation_id
+
+
+async def _verify_correlation(
+    store: Store, tenant_id: str, correlation_id: str, run_id: str | None = None
+) -> Verified:
+    """Proves the streams of a correlation, the named run among them whether or not it is known there."""
+    try:
+        heads = await store.heads(tenant_id, correlation_id)
+    except RunstoneError as error:
+        place = f"correlation {correlation_id}"
+        unread = _finding("", "unreadable", place, "the heads of its streams", _damage(error))
+        return Verified(tenant_id=tenant_id, correlation_id=correlation_id, findings=(unread,))
+    stream_ids = dict.fromkeys([*(head.stream_id for head in heads), *([run_id] if run_id else [])])
+    proven = [await _verify_stream(store, tenant_id, stream_id) for stream_id in stream_ids]
+    findings = [finding for _, found in proven for finding in found]
+    streams = [stream for stream, _ in proven if stream is not None]
+    if len(streams) == len(proven):
+        findings += await _verify_causes(store, tenant_id, correlation_id, streams)
+    return Verified(
+        tenant_id=tenant_id,
+        correlation_id=correlation_id,
+        streams=len(proven),
+        events=sum(len(stream.events) for stream in streams),
+        findings=tuple(findings),
+    )
+
+
+async def _verify_stream(store: Store, tenant_id: str, stream_id: str) -> tuple[Stream | None, list[Finding]]:
+    try:
+        examined = await store.examine(tenant_id, stream_id)
+    except RunstoneError as error:
+        return None, await _unreadable(store, tenant_id, stream_id, _damage(error))
+    if examined is None:
+        return None, [_finding(stream_id, "head", "the head", "one", "none")]
+    stream, rows = examined
+    if stream.head.kind not in _KINDS:
+        return None, [_finding(stream_id, "head", "its kind", " or ".join(_KINDS), stream.head.kind)]
+    try:
+        return stream, verify_stream(stream, rows)
+    except Exception as error:  # values that no store could have written may break any check
+        return None, [_finding(stream_id, "unreadable", "the log and its rows", "values that fit", error)]
+
+
+async def _verify_causes(
+    store: Store, tenant_id: str, correlation_id: str, streams: Sequence[Stream]
+) -> list[Finding]:
+    """Others may have written while streams were read one by one: what is missing is looked for again."""
+    if not verify_causes(streams):
+        return []
+    return verify_causes(await store.correlation(tenant_id, correlation_id))
+
+
+async def _unreadable(store: Store, tenant_id: str, stream_id: str, error: object) -> list[Finding]:
+    """Names the events that cannot be read; if all can be, it is a row or the head."""
+    findings: list[Finding] = []
+    after = 0
+    while len(findings) < _UNREADABLE_SHOWN:
+        try:
+            events = await store.fetch(tenant_id, stream_id, after_seq=after, limit=1)
+        except RunstoneError as broken:
+            after += 1
+            place, wanted = f"run_seq {after}", "an event that can be read"
+            findings.append(_finding(stream_id, "unreadable", place, wanted, _damage(broken)))
+        else:
+            if not events:
+                break
+            after = events[0].run_seq
+    return findings or [_finding(stream_id, "unreadable", "its head and rows", "values that fit", error)]
+
+
+async def _verify_store(store: Store) -> Verified:
+    try:
+        problems: Sequence[object] = await store.self_check()
+    except RunstoneError as error:
+        problems = [_damage(error)]
+    return Verified(findings=tuple(_of_store("nothing wrong", problem) for problem in problems))
+
+
+def _damage(error: RunstoneError) -> RunstoneError:
+    """The error itself if it tells of damage; any other is not for the audit to swallow."""
+    if isinstance(error, _NO_DAMAGE):
+        raise error
+    return error
+
+
+def _of_store(expected: str, problem: object) -> Finding:
+    return _finding("", "store", "the store itself", expected, problem)
+
+
+def _finding(stream_id: str, check: str, place: str, expected: str, found: object) -> Finding:
+    return Finding(stream_id=stream_id, check=check, place=place, expected=expected, found=str(found))

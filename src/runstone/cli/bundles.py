@@ -1,0 +1,123 @@
+"""`runstone export` and `runstone import`: whole histories from store to store (§STO-43 to §STO-46)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from pathlib import Path
+
+import click
+
+from runstone.audit.bundles import Bundle, export_bundle, import_bundle, read_bundle
+from runstone.audit.verify import correlation_of
+from runstone.cli.lookup import find_run
+from runstone.cli.options import Options, with_options
+from runstone.cli.output import say
+from runstone.errors import BundleInvalid, RunstoneError
+
+_STANDARD = "-"
+
+
+@click.command("export")
+@click.argument("run")
+@click.option("-o", "--output", metavar="FILE", default=_STANDARD, help="Where to. Default: standard output.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@with_options
+@click.pass_obj
+def export_command(options: Options, run: str, output: str, force: bool) -> None:
+    """Write a run, with everything of its correlation, to a bundle.
+
+    A bundle proves itself and needs no store to be checked. The same history always gives the same bytes.
+    """
+    target = None if output == _STANDARD else Path(output)
+    if target is not None and target.exists() and not force:
+        raise _exists(target)
+    content = asyncio.run(_export(options, run))
+    if target is None:
+        sys.stdout.buffer.write(content)
+    else:
+        _write(target, content, force)
+
+
+async def _export(options: Options, run: str) -> bytes:
+    async with options.open_store() as store:
+        run_id = await find_run(store, options.tenant_id, run)
+        return await export_bundle(
+            store, options.tenant_id, await correlation_of(store, options.tenant_id, run_id)
+        )
+
+
+def _write(target: Path, content: bytes, force: bool) -> None:
+    """All of it or nothing: under another name first, then, durable, under its own."""
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with open(draft, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        _publish(draft, target, force)
+    except FileExistsError as error:
+        raise _exists(target) from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _publish(draft: Path, target: Path, force: bool) -> None:
+    """Gives the file its name; a link, unlike a rename, never replaces what came in between."""
+    if not force:
+        try:
+            os.link(draft, target)
+            return
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            if target.exists():
+                raise _exists(target) from None
+    os.replace(draft, target)
+
+
+def _exists(target: Path) -> click.UsageError:
+    return click.UsageError(f"{target} exists: choose another name, or replace it with --force.")
+
+
+@click.command("import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option(
+    "--unfinished",
+    is_flag=True,
+    help="Also runs that have not ended. They go on here; see that they do not go on where they came from.",
+)
+@with_options
+@click.pass_obj
+def import_command(options: Options, files: tuple[str, ...], unfinished: bool) -> None:
+    """Put bundles into the store; - is standard input.
+
+    All are proven before the first is written, and each is written whole or not at all. What is
+    there already stays as it is. The store is made if there is none.
+    """
+    bundles = {file: _read(file, options.tenant) for file in files}
+    asyncio.run(_import(options, bundles, unfinished))
+
+
+def _read(file: str, tenant_id: str | None) -> Bundle:
+    content = sys.stdin.buffer.read() if file == _STANDARD else Path(file).read_bytes()
+    try:
+        bundle = read_bundle(content)
+    except BundleInvalid as error:
+        raise BundleInvalid(f"{file}: {error}") from error
+    if tenant_id not in (None, bundle.tenant_id):
+        raise BundleInvalid(f"{file} belongs to tenant {bundle.tenant_id}, not to {tenant_id}")
+    return bundle
+
+
+async def _import(options: Options, bundles: dict[str, Bundle], unfinished: bool) -> None:
+    async with options.open_store(create=True) as store:
+        for file, bundle in bundles.items():
+            try:
+                imported = await import_bundle(store, bundle, unfinished=unfinished)
+            except RunstoneError as error:
+                raise RunstoneError(f"{file}: {error}") from error
+            what = f"correlation {bundle.correlation_id}, {len(bundle.runs)} runs, {bundle.events} events"
+            say(f"{'Imported' if imported else 'Already there:'} {what} ({file})")

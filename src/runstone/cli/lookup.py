@@ -1,0 +1,57 @@
+"""Which run somebody means: by its id, by the beginning of one, or by the key its user gave it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from runstone.core.ids import UUID_PATTERN
+from runstone.errors import NotFound, StoreCorrupt
+from runstone.ports.store import Store
+
+SHORTEST: Final = 6
+"""How many characters of an id are enough to look for it."""
+
+_SHOWN: Final = 3
+_TEMPLATE: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+
+
+async def find_run(store: Store, tenant_id: str, text: str) -> str:
+    """The id of the run that is meant; a whole id needs no row, so that damage cannot hide a run."""
+    named = text.lower()
+    if re.fullmatch(UUID_PATTERN, named) and await _is_run(store, tenant_id, named):
+        return named
+    run = await store.find_run(tenant_id, text)
+    if run is not None:
+        return run.id
+    if re.fullmatch(r"[0-9a-f-]+", named) and len(named) < len(_TEMPLATE):
+        return await _by_prefix(store, tenant_id, named)
+    raise NotFound(f"There is no run with the id or key {text!r}: see `runstone runs`")
+
+
+async def _is_run(store: Store, tenant_id: str, run_id: str) -> bool:
+    try:
+        events = await store.fetch(tenant_id, run_id, limit=1)
+        return events[0].run_id is not None if events else await store.get_run(tenant_id, run_id) is not None
+    except StoreCorrupt:
+        return True
+
+
+async def _by_prefix(store: Store, tenant_id: str, prefix: str) -> str:
+    if len(prefix) < SHORTEST:
+        raise NotFound(
+            f"{prefix!r} is too short to find a run by: give {SHORTEST} characters of its id or more"
+        )
+    last = prefix + _TEMPLATE[len(prefix) :]
+    runs = await store.list_runs(tenant_id, after=last, limit=_SHOWN + 1)
+    found = [run.id for run in runs if run.id.startswith(prefix)]
+    if not found:
+        raise NotFound(
+            f"There is no run whose id begins with {prefix!r}, and none with that key: see `runstone runs`"
+        )
+    if len(found) > 1:
+        more = " and more" if len(found) > _SHOWN else ""
+        raise NotFound(
+            f"Several runs begin with {prefix!r}: {', '.join(found[:_SHOWN])}{more}. Give more of the id"
+        )
+    return found[0]

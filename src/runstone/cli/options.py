@@ -1,0 +1,95 @@
+"""What every verb has in common: which store, whose data, how errors are shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from runstone.core.ids import DEFAULT_TENANT, UUID_PATTERN
+from runstone.errors import NotFound
+from runstone.settings import Settings, load_settings
+
+if TYPE_CHECKING:  # help and completion have to be quick, and need no store
+    from runstone.ports.store import Store
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass
+class Options:
+    """The options that stand before or after any verb."""
+
+    store: str | None = None
+    tenant: str | None = None
+    debug: bool = False
+
+    @property
+    def tenant_id(self) -> str:
+        """The tenant named, or the only one of a store that nobody divided."""
+        return self.tenant or DEFAULT_TENANT
+
+    def settings(self) -> Settings:
+        return load_settings(store=self.store, environment=os.environ, folder=Path.cwd())
+
+    @asynccontextmanager
+    async def open_store(self, *, create: bool = False) -> AsyncIterator[Store]:
+        """The store; one that is not there is made only for a verb that puts something into it."""
+        from runstone.stores.sqlite import SqliteStore
+
+        settings = self.settings()
+        path = settings.store_path
+        if not create and not path.exists():
+            raise NotFound(
+                f"There is no store at {path.absolute()} (from {settings.store.origin}): "
+                "name the right one with --store or RUNSTONE_STORE"
+            )
+        async with await SqliteStore.open(path) as store:
+            yield store
+
+
+def with_options(command: _F) -> _F:
+    """Gives a verb the common options."""
+    for option in (_DEBUG, _TENANT, _STORE):
+        command = option(command)
+    return command
+
+
+def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value not in (None, False) and parameter.name:
+        setattr(ctx.ensure_object(Options), parameter.name, value)
+
+
+def _keep_tenant(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        tenant_id = DEFAULT_TENANT if value == "default" else value.lower()
+        if not re.fullmatch(UUID_PATTERN, tenant_id):
+            raise click.BadParameter(
+                f"{value!r} is neither the id of a tenant nor 'default'.", ctx, parameter
+            )
+        _keep(ctx, parameter, tenant_id)
+
+
+_STORE = click.option(
+    "--store",
+    metavar="PATH",
+    expose_value=False,
+    callback=_keep,
+    help="The store's file. Default: RUNSTONE_STORE, DATABASE_URL, store in runstone.toml, runstone.db.",
+)
+_TENANT = click.option(
+    "--tenant",
+    metavar="ID",
+    expose_value=False,
+    callback=_keep_tenant,
+    help="Whose data: the id of a tenant, or 'default'.",
+)
+_DEBUG = click.option(
+    "--debug", is_flag=True, expose_value=False, callback=_keep, help="Show where an error came from."
+)

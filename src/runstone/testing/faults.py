@@ -1,0 +1,201 @@
+"""A store that fails when it is told to, around any store that works.
+
+Operations are counted from 1. The one that the plan names fails, all others pass through, so a
+test can walk the number upward until no fault is hit: then every operation has failed once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from datetime import timedelta
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from runstone.core.checkpoint import Checkpoint
+from runstone.core.commit import Commit
+from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.events import Event, EventDraft
+from runstone.core.rows import Row
+from runstone.core.run import Run
+from runstone.core.signal import Signal
+from runstone.core.snapshot import RunSnapshot
+from runstone.core.stream import Stream, StreamHead
+from runstone.core.transitions import RunStatus
+from runstone.errors import OutcomeUnknown, StoreBusy
+from runstone.ports.store import Claim, Committed, FeedItem, FeedPosition, Store
+
+_T = TypeVar("_T")
+
+
+class Fault(Enum):
+    """How an operation fails."""
+
+    REFUSED = "it is not applied, and says so: StoreBusy"
+    ANSWER_LOST = "it is applied, and the answer is lost: OutcomeUnknown"
+    CANCELLED_BEFORE = "its caller is cancelled, and it is not applied"
+    CANCELLED_AFTER = "its caller is cancelled, and it is applied"
+    CANCELLED_MIDWAY = "it is cancelled under way, and the store decides what becomes of it"
+
+
+class FaultPlan(msgspec.Struct, frozen=True):
+    """Which operation fails, and how."""
+
+    at: int
+    fault: Fault
+
+
+class FaultyStore:
+    """Any store, with one operation that fails."""
+
+    def __init__(self, store: Store, plan: FaultPlan) -> None:
+        self.store = store
+        self.plan = plan
+        self.operations = 0
+        """How many were asked for so far."""
+
+    @property
+    def hit(self) -> bool:
+        """Whether the plan's operation has been reached."""
+        return self.operations >= self.plan.at
+
+    async def _do(self, operation: Coroutine[Any, Any, _T]) -> _T:
+        self.operations += 1
+        if self.operations != self.plan.at:
+            return await operation
+        if self.plan.fault in (Fault.REFUSED, Fault.CANCELLED_BEFORE):
+            operation.close()
+        elif self.plan.fault is Fault.CANCELLED_MIDWAY:
+            await _cancel_midway(operation)
+        else:
+            await operation
+        if self.plan.fault is Fault.REFUSED:
+            raise StoreBusy("As planned: not applied")
+        if self.plan.fault is Fault.ANSWER_LOST:
+            raise OutcomeUnknown("As planned: applied, and the answer is lost")
+        raise asyncio.CancelledError("As planned")
+
+    # EventLog
+
+    async def append(self, draft: EventDraft) -> AppendResult:
+        return await self._do(self.store.append(draft))
+
+    async def fetch(
+        self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
+    ) -> Sequence[Event]:
+        return await self._do(self.store.fetch(tenant_id, stream_id, after_seq=after_seq, limit=limit))
+
+    async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        return await self._do(self.store.snapshot(tenant_id, run_id))
+
+    async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        return await self._do(self.store.project(tenant_id, run_id))
+
+    async def close(self) -> None:
+        """Never fails, and does not count."""
+        await self.store.close()
+
+    # Host
+
+    async def commit(self, commit: Commit) -> Committed:
+        return await self._do(self.store.commit(commit))
+
+    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
+        return await self._do(self.store.load(tenant_id, stream_id, after_seq=after_seq))
+
+    async def claim(
+        self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
+    ) -> Sequence[Claim]:
+        return await self._do(
+            self.store.claim(worker_id, handlers=handlers, code_rank=code_rank, limit=limit, lease=lease)
+        )
+
+    async def heartbeat(self, worker_id: str, *, lease: timedelta) -> dict[str, int]:
+        return await self._do(self.store.heartbeat(worker_id, lease=lease))
+
+    async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
+        return await self._do(self.store.release(worker_id, run_ids))
+
+    async def feed(
+        self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
+    ) -> Sequence[FeedItem]:
+        return await self._do(self.store.feed(after, limit=limit))
+
+    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        await self._do(self.store.put_checkpoint(checkpoint))
+
+    async def checkpoints(self, tenant_id: str, run_id: str) -> Sequence[Checkpoint]:
+        return await self._do(self.store.checkpoints(tenant_id, run_id))
+
+    async def delete_checkpoints(self, *, run_id: str | None = None) -> int:
+        return await self._do(self.store.delete_checkpoints(run_id=run_id))
+
+    # Queries and rebuilds
+
+    async def get_run(self, tenant_id: str, run_id: str) -> Run | None:
+        return await self._do(self.store.get_run(tenant_id, run_id))
+
+    async def get_signal(self, tenant_id: str, signal_id: str) -> Signal | None:
+        return await self._do(self.store.get_signal(tenant_id, signal_id))
+
+    async def find_run(self, tenant_id: str, key: str) -> Run | None:
+        return await self._do(self.store.find_run(tenant_id, key))
+
+    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
+        return await self._do(self.store.find_signal(tenant_id, source_channel, source_id))
+
+    async def list_runs(
+        self,
+        tenant_id: str,
+        *,
+        status: RunStatus | None = None,
+        handler: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Run]:
+        return await self._do(
+            self.store.list_runs(tenant_id, status=status, handler=handler, after=after, limit=limit)
+        )
+
+    async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
+        return await self._do(self.store.rows(tenant_id, stream_id))
+
+    async def examine(self, tenant_id: str, stream_id: str) -> tuple[Stream, Sequence[Row]] | None:
+        return await self._do(self.store.examine(tenant_id, stream_id))
+
+    async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
+        return await self._do(self.store.correlation(tenant_id, correlation_id))
+
+    async def heads(self, tenant_id: str, correlation_id: str) -> Sequence[StreamHead]:
+        return await self._do(self.store.heads(tenant_id, correlation_id))
+
+    def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
+        """An iterator is no operation: it passes through."""
+        return self.store.correlations(tenant_id)
+
+    async def count_events(self, tenant_id: str | None = None) -> int:
+        return await self._do(self.store.count_events(tenant_id))
+
+    async def count_runs(self, tenant_id: str | None = None) -> dict[str, int]:
+        return await self._do(self.store.count_runs(tenant_id))
+
+    async def self_check(self) -> Sequence[str]:
+        return await self._do(self.store.self_check())
+
+    async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
+        await self._do(self.store.replace_rows(tenant_id, stream_id, last_seq, rows))
+
+    async def delete_strays(self) -> int:
+        return await self._do(self.store.delete_strays())
+
+
+async def _cancel_midway(operation: Coroutine[Any, Any, object]) -> None:
+    """Cancels the operation where it first waits for something."""
+    task = asyncio.ensure_future(operation)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # looked at, so that nobody warns of it

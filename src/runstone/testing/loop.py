@@ -1,0 +1,238 @@
+"""An event loop in virtual time: nobody sleeps, and the same program does the same things in the same order.
+
+When every callback has run, the loop does not wait for the next timer; it moves its time there. All
+of asyncio obeys, `asyncio.sleep` and `asyncio.timeout` included. There are no threads and no sockets
+in here: what a program does depends on nothing but the program.
+
+What a `Node` starts belongs to it, as to a process: it can be frozen and thawed, or killed, and then not
+one callback of it runs any more, no `finally`, no `except`. That is what `kill -9` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context, ContextVar, copy_context
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, ParamSpec, TypeVar
+
+from runstone.errors import RunstoneError
+from runstone.testing.clock import START
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+RESOLUTION: Final = 1e-6
+"""Timers closer together than this fire together: it is the resolution of the log's times."""
+
+_NODE: ContextVar[Node | None] = ContextVar("runstone_node", default=None)
+
+
+class Stuck(RunstoneError):
+    """Everybody waits for somebody else: in virtual time nothing can ever happen again."""
+
+
+class _VirtualSelector(selectors.BaseSelector):
+    """Registers and never watches: time moves instead."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calm: list[asyncio.Future[None]] = []
+        """Who waits for the moment before time moves."""
+        self._keys: dict[Any, selectors.SelectorKey] = {}
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is not None and timeout <= 0:
+            return []
+        if self.calm:
+            waiting, self.calm = self.calm, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+        elif timeout is None:
+            raise Stuck
+        else:
+            self.now += timeout
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = selectors.SelectorKey(fileobj, -1, events, data)
+        self._keys[fileobj] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys.pop(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Runs callbacks in order, and moves time when there are none."""
+
+    def __init__(self) -> None:
+        self._virtual = _VirtualSelector()
+        super().__init__(self._virtual)
+        self._clock_resolution = RESOLUTION
+
+    def time(self) -> float:
+        return self._virtual.now
+
+    async def calm(self) -> None:
+        """Returns when all that can happen without time passing has happened."""
+        future = self.create_future()
+        self._virtual.calm.append(future)
+        await future
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        context = context or copy_context()
+        node = context.get(_NODE)
+        if node is None:
+            return super().call_soon(callback, *args, context=context)
+        call = _Call(node, callback, args)
+        call.handle = super().call_soon(call, context=context)
+        return call.handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = context or copy_context()
+        node = context.get(_NODE)
+        if node is None:
+            return super().call_at(when, callback, *args, context=context)
+        call = _Call(node, callback, args)
+        call.handle = timer = super().call_at(when, call, context=context)
+        return timer
+
+    def create_task(
+        self, coro: Any, *, name: object = None, context: Context | None = None, **more: Any
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context, **more)
+        node = (context or copy_context()).get(_NODE)
+        if node is not None:
+            node.own(task)
+        return task
+
+
+class _Call:
+    """A callback of a node, on its way."""
+
+    __slots__ = ("_args", "_callback", "_node", "handle")
+
+    def __init__(self, node: Node, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._node = node
+        self._callback = callback
+        self._args = args
+        self.handle: asyncio.Handle | None = None
+
+    def __call__(self) -> None:
+        if self._node.state == "alive":
+            self._callback(*self._args)
+        else:
+            self._node.postpone(copy_context(), self)
+
+    def again(self) -> None:
+        """Runs it late, unless it was cancelled meanwhile."""
+        if self.handle is None or not self.handle.cancelled():
+            self()
+
+
+class Node:
+    """A process of its own inside a virtual loop."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.state: Literal["alive", "frozen", "dead"] = "alive"
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._backlog: list[tuple[Context, _Call]] = []
+        self._context = copy_context()
+        self._context.run(_NODE.set, self)
+
+    def spawn(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        """Starts work in this process."""
+        return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """Notes a task of this process."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=Context())
+
+    def postpone(self, context: Context, call: _Call) -> None:
+        """Keeps a call for the time when this process goes on."""
+        self._backlog.append((context, call))
+
+    def freeze(self) -> None:
+        """Stops the process where it is; timers that fire meanwhile are late."""
+        if self.state == "alive":
+            self.state = "frozen"
+
+    def thaw(self) -> None:
+        """Lets it go on as if nothing had been."""
+        if self.state == "frozen":
+            self._release()
+
+    def kill(self) -> None:
+        """Nothing of it ever runs again."""
+        self.state = "dead"
+
+    def _release(self) -> None:
+        self.state = "alive"
+        backlog, self._backlog = self._backlog, []
+        loop = asyncio.get_running_loop()
+        for context, call in backlog:
+            loop.call_soon(call.again, context=context)
+
+    async def bury(self) -> None:
+        """Takes the remains of a dead process apart: coroutines do not go away without running their end.
+
+        Cut it off from everything that matters first.
+        """
+        self._release()
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=1)
+
+
+class LoopClock:
+    """The wall clock of a virtual loop: goes with the loop's time, and can be set wrong."""
+
+    def __init__(self, loop: VirtualLoop, start: datetime = START) -> None:
+        self._loop = loop
+        self._start = start.astimezone(UTC)
+        self._base = loop.time()
+
+    def now(self) -> datetime:
+        return self._start + timedelta(seconds=round(self._loop.time() - self._base, 6))
+
+    def jump(self, by: timedelta) -> None:
+        """Moves the hands, forward or back; time itself goes on as before."""
+        self._start += by
+
+
+def run_virtual(main: Coroutine[Any, Any, _T]) -> _T:
+    """Runs a coroutine in a virtual loop of its own, as `asyncio.run` does in a real one."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def virtual_time(function: Callable[_P, Coroutine[Any, Any, _T]]) -> Callable[_P, _T]:
+    """Makes an `async def` test an ordinary one that runs in virtual time, whatever runs the tests."""
+
+    @functools.wraps(function)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return run_virtual(function(*args, **kwargs))
+
+    return run
+
+
+def virtual_loop() -> VirtualLoop:
+    """The running loop, if it is virtual."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise RunstoneError("This works in virtual time only: decorate the test with @virtual_time")
+    return loop

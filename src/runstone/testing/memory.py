@@ -1,0 +1,271 @@
+"""The reference store: the whole contract in memory, as plainly as it can be said.
+
+It proves that the conformance suite asks for nothing impossible, and serves simulation and tests
+that need a store and no disk. `MemoryData` is what a disk would be: whoever opens a store on the
+same data finds what was there. An operation awaits its turn and nothing else, so it is atomic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from msgspec.structs import replace
+
+from runstone.core.append import append_write, empty_state, repeated
+from runstone.core.checkpoint import Checkpoint
+from runstone.core.commit import Commit
+from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.events import Event, EventDraft
+from runstone.core.rows import Row
+from runstone.core.run import QueueEntry, Run
+from runstone.core.signal import Signal
+from runstone.core.snapshot import RunSnapshot, project_run, run_snapshot
+from runstone.core.step import Step
+from runstone.core.stream import Stream, StreamHead
+from runstone.core.transitions import RunStatus
+from runstone.errors import StaleSequence, StoreClosed
+from runstone.ports.clock import Clock
+from runstone.ports.store import Claim, Committed, FeedItem, FeedPosition
+from runstone.testing.memory_data import MemoryData, MemoryStream, name
+
+__all__ = ["MemoryData", "MemoryStore"]
+
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class MemoryStore:
+    """A store with every part."""
+
+    def __init__(self, data: MemoryData, *, clock: Clock) -> None:
+        self.data = data
+        self._clock = clock
+        self._closed = False
+
+    async def _turn(self) -> datetime:
+        """Lets others go first, as any real store would; gives the time of this operation."""
+        await asyncio.sleep(0)
+        if self._closed:
+            raise StoreClosed
+        return self._clock.now()
+
+    async def _find(self, tenant_id: str, stream_id: str) -> MemoryStream | None:
+        await self._turn()
+        stream = self.data.streams.get(stream_id)
+        return stream if stream is not None and stream.head.tenant_id == tenant_id else None
+
+    async def close(self) -> None:
+        self._closed = True
+
+    # EventLog
+
+    async def append(self, draft: EventDraft) -> AppendResult:
+        stream = await self._find(draft.tenant_id, draft.stream_id)
+        if stream is not None and (first := stream.by_key.get(draft.idempotency_key)) is not None:
+            return repeated(draft, first.run_seq, first.event_type, bytes(first.event_data))
+        state = stream.state() if stream else empty_state(draft)
+        write, after = append_write(state, draft, stream.head.fence if stream else 0)
+        self.data.write(Commit((write,), write.events), self._clock.now())
+        self.data.streams[draft.stream_id].folded = after
+        return AppendResult(run_seq=write.last_seq, idempotent=False, persisted=True)
+
+    async def fetch(
+        self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
+    ) -> Sequence[Event]:
+        stream = await self._find(tenant_id, stream_id)
+        return stream.events[after_seq : after_seq + limit] if stream else []
+
+    async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        stream = await self._find(tenant_id, run_id)
+        run = next(iter(stream.of(Run)), None) if stream else None
+        return run_snapshot(run, stream.of(Step), stream.head.last_seq) if stream and run else None
+
+    async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        stream = await self._find(tenant_id, run_id)
+        is_run = stream is not None and stream.head.kind == "RUN"
+        return project_run(run_id, tenant_id, stream.events) if stream and is_run else None
+
+    # Host: commits
+
+    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
+        stream = await self._find(tenant_id, stream_id)
+        return stream.whole(after_seq) if stream else None
+
+    async def commit(self, commit: Commit) -> Committed:
+        now = await self._turn()
+        if all(map(self.data.has, commit.events)):
+            return Committed(repeated=True)
+        self.data.write(commit, now)
+        return Committed()
+
+    # Host: claims
+
+    async def claim(
+        self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
+    ) -> Sequence[Claim]:
+        now = await self._turn()
+        due = [
+            (entry.wake_at, entry, stream)
+            for stream in self.data.streams.values()
+            for entry in stream.of(QueueEntry)
+            if entry.wake_at is not None
+            and entry.wake_at <= now
+            and self._is_free(stream)
+            and entry.handler in handlers
+            and entry.code_rank <= code_rank
+            and (entry.lane is None or entry.started or self._has_room(entry))
+        ]
+        due.sort(key=lambda found: found[0])
+        self.data.workers[worker_id] = now + lease
+        return [self._take(stream, entry, worker_id) for _, entry, stream in due[:limit]]
+
+    def _is_free(self, stream: MemoryStream) -> bool:
+        return stream.owner is None or self.data.workers.get(stream.owner, _NEVER) <= self._clock.now()
+
+    def _has_room(self, entry: QueueEntry) -> bool:
+        """Whether those under way in its lane and those created before it are fewer than the limit."""
+        others = (other for stream in self.data.streams.values() for other in stream.of(QueueEntry))
+        before = (
+            other
+            for other in others
+            if (other.tenant_id, other.lane) == (entry.tenant_id, entry.lane)
+            and (other.started or other.run_id < entry.run_id)
+        )
+        return sum(1 for _ in before) < entry.lane_limit
+
+    def _take(self, stream: MemoryStream, entry: QueueEntry, worker_id: str) -> Claim:
+        stream.owner = worker_id
+        stream.attempts += 1
+        stream.head = replace(stream.head, fence=stream.head.fence + 1)
+        return Claim(
+            run_id=entry.run_id,
+            tenant_id=entry.tenant_id,
+            handler=entry.handler,
+            fence=stream.head.fence,
+            attempts=stream.attempts,
+        )
+
+    def _owned(self, worker_id: str) -> dict[str, MemoryStream]:
+        streams = self.data.streams.items()
+        return {run_id: stream for run_id, stream in streams if stream.queue and stream.owner == worker_id}
+
+    async def heartbeat(self, worker_id: str, *, lease: timedelta) -> dict[str, int]:
+        self.data.workers[worker_id] = await self._turn() + lease
+        return {run_id: s.queue.news_seq for run_id, s in self._owned(worker_id).items() if s.queue}
+
+    async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
+        await self._turn()
+        owned = self._owned(worker_id)
+        given_back = [stream for run_id, stream in owned.items() if run_ids is None or run_id in run_ids]
+        for stream in given_back:
+            stream.owner, stream.attempts = None, 0
+        return len(given_back)
+
+    # Host: the feed and checkpoints
+
+    async def feed(
+        self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
+    ) -> Sequence[FeedItem]:
+        await self._turn()
+        start = after.sequence if after else 0
+        return self.data.log[start : start + limit]
+
+    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        await self._turn()
+        self.data.checkpoints[checkpoint.run_id, checkpoint.checkpoint_index] = checkpoint
+
+    async def checkpoints(self, tenant_id: str, run_id: str) -> Sequence[Checkpoint]:
+        now = await self._turn()
+        kept = self.data.checkpoints.values()
+        good = [c for c in kept if (c.tenant_id, c.run_id) == (tenant_id, run_id) and c.expires_at > now]
+        return sorted(good, key=lambda checkpoint: -checkpoint.checkpoint_index)
+
+    async def delete_checkpoints(self, *, run_id: str | None = None) -> int:
+        now = await self._turn()
+        kept = self.data.checkpoints
+        gone = [key for key, c in kept.items() if (c.run_id == run_id if run_id else c.expires_at <= now)]
+        for key in gone:
+            del kept[key]
+        return len(gone)
+
+    # Queries
+
+    async def _all(self, tenant_id: str | None) -> list[MemoryStream]:
+        await self._turn()
+        return [s for s in self.data.streams.values() if tenant_id in (None, s.head.tenant_id)]
+
+    async def get_run(self, tenant_id: str, run_id: str) -> Run | None:
+        runs = (run for stream in await self._all(tenant_id) for run in stream.of(Run))
+        return next((run for run in runs if run.id == run_id), None)
+
+    async def find_run(self, tenant_id: str, key: str) -> Run | None:
+        runs = (run for stream in await self._all(tenant_id) for run in stream.of(Run))
+        return next((run for run in runs if run.key == key), None)
+
+    async def get_signal(self, tenant_id: str, signal_id: str) -> Signal | None:
+        signals = (signal for stream in await self._all(tenant_id) for signal in stream.of(Signal))
+        return next((signal for signal in signals if signal.id == signal_id), None)
+
+    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
+        signals = (signal for stream in await self._all(tenant_id) for signal in stream.of(Signal))
+        source = (source_channel, source_id)
+        return next((found for found in signals if (found.source_channel, found.source_id) == source), None)
+
+    async def list_runs(
+        self,
+        tenant_id: str,
+        *,
+        status: RunStatus | None = None,
+        handler: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Run]:
+        runs = [run for stream in await self._all(tenant_id) for run in stream.of(Run)]
+        wanted = [run for run in runs if status in (None, run.status) and handler in (None, run.plan_id)]
+        page = [run for run in wanted if after is None or run.id < after]
+        return sorted(page, key=lambda run: run.id, reverse=True)[:limit]
+
+    async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
+        stream = await self._find(tenant_id, stream_id)
+        return stream.all_rows() if stream else []
+
+    async def examine(self, tenant_id: str, stream_id: str) -> tuple[Stream, Sequence[Row]] | None:
+        stream = await self._find(tenant_id, stream_id)
+        return (stream.whole(), stream.all_rows()) if stream else None
+
+    async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
+        streams = await self._all(tenant_id)
+        return [stream.whole() for stream in streams if stream.events[0].correlation_id == correlation_id]
+
+    async def heads(self, tenant_id: str, correlation_id: str) -> Sequence[StreamHead]:
+        return [stream.head for stream in await self.correlation(tenant_id, correlation_id)]
+
+    async def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
+        streams = await self._all(tenant_id)
+        for found in dict.fromkeys((s.head.tenant_id, s.events[0].correlation_id) for s in streams):
+            yield found
+
+    async def count_events(self, tenant_id: str | None = None) -> int:
+        return sum(len(stream.events) for stream in await self._all(tenant_id))
+
+    async def count_runs(self, tenant_id: str | None = None) -> dict[str, int]:
+        return Counter(run.status for stream in await self._all(tenant_id) for run in stream.of(Run))
+
+    async def self_check(self) -> Sequence[str]:
+        await self._turn()
+        headless = [stream_id for stream_id, stream in self.data.streams.items() if not stream.events]
+        return [f"stream {stream_id} has a head and no events" for stream_id in headless]
+
+    async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
+        stream = await self._find(tenant_id, stream_id)
+        if stream is None or stream.head.last_seq != last_seq:
+            raise StaleSequence(stream_id, last_seq, stream.head.last_seq if stream else 0)
+        stream.rows = {name(row): row for row in rows}
+
+    async def delete_strays(self) -> int:
+        """There are none: rows live inside of their stream."""
+        await self._turn()
+        return 0

@@ -1,0 +1,238 @@
+"""Control signals: each is decided once, and the decision is in the log (§ENG-25, §ENG-26)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from runstone.core import commands
+from runstone.core.payloads import ControlKind
+from runstone.errors import CommandRefused
+from tests.unit.core.build import Story, an_id, answer, control, data, error, raw, types
+
+
+def waiting_for_approval() -> Story:
+    return Story.queued(approval_required=True)
+
+
+def paused() -> Story:
+    story = Story.running()
+    story.do(commands.PauseRun(reason="PARKED"))
+    return story
+
+
+def broken() -> Story:
+    story = Story.running()
+    story.failed_step()
+    return story
+
+
+def ended() -> Story:
+    story = Story.running()
+    story.returned()
+    return story
+
+
+class TestAccepted:
+    def test_approval(self) -> None:
+        """§TRN-11"""
+        story = waiting_for_approval()
+        assert types(story.do(control("APPROVE"))) == ["SIGNAL_ACCEPTED", "RUN_APPROVED"]
+        assert data(story.last) == {"approved_by": "ada"}
+        assert story.status == "APPROVED"
+
+    @pytest.mark.parametrize(("given", "recorded"), [("LUNCH", "LUNCH"), ("", "OPERATOR")])
+    def test_a_pause_has_a_reason(self, given: str, recorded: str) -> None:
+        story = Story.running()
+        assert types(story.do(control("PAUSE", reason=given))) == ["SIGNAL_ACCEPTED", "RUN_PAUSED"]
+        assert data(story.last) == {"reason": recorded}
+        assert story.status == "PAUSED"
+
+    def test_a_resumption(self) -> None:
+        story = paused()
+        assert types(story.do(control("RESUME"))) == ["SIGNAL_ACCEPTED", "RUN_RESUMED"]
+        assert story.status == "RUNNING"
+
+    def test_a_cancellation(self) -> None:
+        story = Story.running()
+        story.do(control("CANCEL", reason="WRONG_ORDER"))
+        assert (story.status, story.run.exit_reason) == ("CANCELLED", "WRONG_ORDER")
+
+    def test_a_retry(self) -> None:
+        """§ENG-29"""
+        story = broken()
+        assert types(story.do(control("RETRY_STEP", target="work"))) == ["SIGNAL_ACCEPTED", "STEP_RETRIED"]
+        assert data(story.last) == {"next_attempt": 2, "reason": "OPERATOR"}
+        story.step()
+        assert story.latest().logical_attempt == 2
+
+    def test_a_retry_resumes_a_run_that_was_parked(self) -> None:
+        """§TRN-17"""
+        story = broken()
+        story.do(commands.PauseRun(reason="PARKED"))
+        assert types(story.do(control("RETRY_STEP", target="work"))) == [
+            "SIGNAL_ACCEPTED",
+            "STEP_RETRIED",
+            "RUN_RESUMED",
+        ]
+        assert (story.status, story.state.wake_at) == ("RUNNING", story.now)
+
+    @pytest.mark.parametrize(
+        ("tell", "command"),
+        [
+            (waiting_for_approval, control("APPROVE")),
+            (Story.running, control("PAUSE")),
+            (paused, control("RESUME")),
+            (broken, control("RETRY_STEP", target="work")),
+            (Story.running, control("CANCEL")),
+        ],
+        ids=["APPROVE", "PAUSE", "RESUME", "RETRY_STEP", "CANCEL"],
+    )
+    def test_what_follows_names_it_as_cause(
+        self, tell: Callable[[], Story], command: commands.Control
+    ) -> None:
+        """§EVT-13"""
+        story = tell()
+        accepted, *effects = story.do(command).commit.writes[-1].events
+        assert accepted.event_type == "SIGNAL_ACCEPTED"
+        assert accepted.control_signal_id == command.control_signal_id
+        assert [event.causation_id for event in effects] == [accepted.id]
+        assert [event.control_signal_id for event in effects] == [command.control_signal_id]
+
+    def test_what_the_sender_gave_along_is_kept(self) -> None:
+        story = Story.running()
+        story.do(control("PAUSE", data=raw({"ticket": 7})))
+        assert data(story.of_type("SIGNAL_ACCEPTED")[0]) == {
+            "kind": "PAUSE",
+            "sender": "ada",
+            "data": {"ticket": 7},
+        }
+
+
+class TestRejected:
+    """By the run's state: recorded, and nothing else changes."""
+
+    @pytest.mark.parametrize(
+        ("tell", "kind", "target", "why"),
+        [
+            (Story.queued, "APPROVE", None, "the run is PENDING and waits for no approval"),
+            (Story.running, "APPROVE", None, "the run is RUNNING and waits for no approval"),
+            (Story.queued, "PAUSE", None, "the run is PENDING, not running"),
+            (paused, "PAUSE", None, "the run is PAUSED, not running"),
+            (Story.running, "RESUME", None, "the run is RUNNING, not paused"),
+            (Story.running, "ANSWER", None, "an answer names the wait it is for"),
+            (Story.running, "ANSWER", "", "an answer names the wait it is for"),
+            (Story.running, "RETRY_STEP", None, "there is no step None"),
+            (Story.running, "RETRY_STEP", "nope", "there is no step 'nope'"),
+            (ended, "CANCEL", None, "the run has ended (COMPLETED)"),
+            (ended, "ANSWER", "color", "the run has ended (COMPLETED)"),
+            (ended, "RETRY_STEP", "work", "the run has ended (COMPLETED)"),
+        ],
+    )
+    def test_with_the_reason(
+        self, tell: Callable[[], Story], kind: ControlKind, target: str | None, why: str
+    ) -> None:
+        story = tell()
+        status, news = story.status, story.state.news_seq
+        assert types(story.do(control(kind, target=target))) == ["SIGNAL_REJECTED"]
+        assert story.last.control_signal_id == an_id(900)
+        assert data(story.last)["error"] == {
+            "category": "VALIDATION",
+            "code": "NOT_APPLICABLE",
+            "message": why,
+        }
+        assert (story.status, story.state.news_seq) == (status, news)
+
+    def test_a_retry_of_what_did_not_fail(self) -> None:
+        story = Story.running()
+        story.step()
+        story.do(control("RETRY_STEP", target="work"))
+        assert data(story.last)["error"]["message"] == "step 'work' is COMPLETED, not failed"
+
+    def test_a_retry_that_is_due_already(self) -> None:
+        story = broken()
+        story.do(control("RETRY_STEP", 901, target="work"))
+        story.do(control("RETRY_STEP", 902, target="work"))
+        assert "to be tried again already" in data(story.last)["error"]["message"]
+        assert len(story.of_type("STEP_RETRIED")) == 1
+
+    def test_only_the_last_attempt_is_retried(self) -> None:
+        """§ENG-29"""
+        story = broken()
+        story.do(commands.RetryStep(step_key="work"))
+        story.step()
+        story.do(control("RETRY_STEP", target="work"))
+        assert story.last.event_type == "SIGNAL_REJECTED"
+
+
+class TestRefusedByAuthorization:
+    def refusal(self, number: int = 900) -> commands.RefuseControl:
+        return commands.RefuseControl(
+            control_signal_id=an_id(number),
+            kind="CANCEL",
+            sender="eve",
+            target="x",
+            error=error("FORBIDDEN", category="VALIDATION"),
+        )
+
+    def test_who_and_why_are_kept(self) -> None:
+        """§ENG-26"""
+        story = Story.running()
+        assert types(story.do(self.refusal())) == ["SIGNAL_REJECTED"]
+        assert data(story.last) == {
+            "kind": "CANCEL",
+            "sender": "eve",
+            "target": "x",
+            "error": {"category": "VALIDATION", "code": "FORBIDDEN", "message": "It went FORBIDDEN"},
+        }
+        assert story.status == "RUNNING"
+
+    def test_also_after_the_end(self) -> None:
+        story = ended()
+        frozen = story.run
+        story.do(self.refusal())
+        assert story.run is frozen
+
+    def test_once_for_each_id(self) -> None:
+        story = Story.running()
+        story.do(self.refusal())
+        assert types(story.do(self.refusal())) == []
+        assert types(story.do(self.refusal(901))) == ["SIGNAL_REJECTED"]
+
+    def test_only_of_a_run_that_exists(self) -> None:
+        with pytest.raises(CommandRefused, match="no run"):
+            Story.received().do(self.refusal())
+
+
+class TestSentTwice:
+    """§ENG-25: the same id again changes nothing."""
+
+    @pytest.mark.parametrize(
+        ("tell", "command"),
+        [
+            (waiting_for_approval, control("APPROVE")),
+            (Story.running, control("PAUSE")),
+            (paused, control("RESUME")),
+            (broken, control("RETRY_STEP", target="work")),
+            (Story.running, control("CANCEL")),
+            (Story.running, answer("color", "red")),
+            (Story.running, control("RESUME")),
+        ],
+        ids=["APPROVE", "PAUSE", "RESUME", "RETRY_STEP", "CANCEL", "ANSWER", "rejected"],
+    )
+    def test_there_is_nothing_to_commit(self, tell: Callable[[], Story], command: commands.Control) -> None:
+        story = tell()
+        story.do(command)
+        before = story.case
+        decision = story.do(command)
+        assert decision.commit.writes == ()
+        assert decision.case == before
+
+    def test_another_id_is_another_signal(self) -> None:
+        story = Story.running()
+        story.do(answer("color", "red", 901))
+        story.do(answer("color", "red", 902))
+        assert len(story.state.answers["color"]) == 2
+        one, other = story.of_type("SIGNAL_ACCEPTED")
+        assert one.idempotency_key != other.idempotency_key
