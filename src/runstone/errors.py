@@ -7,6 +7,7 @@
     ├── UnreadableEvent           the fold of this stream has to stop
     │   ├── UnknownEventType
     │   ├── UnknownEventVersion
+    │   ├── ForeignEvent
     │   └── SequenceGap
     ├── RegistrationError         an app that cannot work as it is written
     ├── UseRunGather              a durable call from a task that replay would not recognize
@@ -47,7 +48,18 @@ class RunstoneError(Exception):
     """Something in Runstone went wrong."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+        super().__init__(message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Errors cross process borders with their values, however they are made."""
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[RunstoneError], args: tuple[object, ...], values: dict[str, object]) -> RunstoneError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(values)
+    return error
 
 
 class InvalidPayload(RunstoneError):
@@ -100,6 +112,15 @@ class UnknownEventVersion(UnreadableEvent):
         super().__init__(
             f"{event_type} has version {event_version}, and this Runstone reads up to {known}: upgrade it."
         )
+
+
+class ForeignEvent(UnreadableEvent):
+    """This event belongs to another stream or another tenant."""
+
+    def __init__(self, event_id: str, stream_id: str) -> None:
+        self.event_id = event_id
+        self.stream_id = stream_id
+        super().__init__(f"Event {event_id} does not belong to stream {stream_id}")
 
 
 class SequenceGap(UnreadableEvent):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from runstone.core.catalogue import CATALOGUE
-from runstone.core.commit import Context, StreamWrite, StreamWriter, run_write, signal_write
+from runstone.core.chain import seal
+from runstone.core.commit import StreamWrite, run_write, signal_write
 from runstone.core.contract import AppendResult
 from runstone.core.events import EventDraft, StreamKind
 from runstone.core.fold import run_fold, signal_fold
@@ -27,15 +30,17 @@ def empty_state(draft: EventDraft) -> SignalState | RunState:
 def append_write(
     state: SignalState | RunState, draft: EventDraft, fence: int
 ) -> tuple[StreamWrite, SignalState | RunState]:
-    """What appending the draft writes, and the state after it."""
-    context = Context(now=draft.occurred_at, new_id=lambda: draft.id, actor=draft.actor)
+    """What appending the draft writes, and the state after it; its time is not before the stream's last."""
+    if state.last_at is not None and draft.occurred_at < state.last_at:
+        draft = msgspec.structs.replace(draft, occurred_at=state.last_at)
+    event = seal(draft, state.last_seq + 1, state.head)
     if isinstance(state, SignalState):
-        signal_writer = StreamWriter(signal_fold(state), context, draft.correlation_id)
-        signal_writer.adopt(draft)
-        return signal_write(state, signal_writer, fence), signal_writer.fold.freeze()
-    run_writer = StreamWriter(run_fold(state), context, draft.correlation_id)
-    run_writer.adopt(draft)
-    return run_write(state, run_writer, fence), run_writer.fold.freeze()
+        signal = signal_fold(state)
+        signal.apply(event)
+        return signal_write(state, signal, (event,), fence), signal.freeze()
+    run = run_fold(state)
+    run.apply(event)
+    return run_write(state, run, (event,), fence), run.freeze()
 
 
 def repeated(draft: EventDraft, run_seq: int, event_type: str, event_data: bytes) -> AppendResult:

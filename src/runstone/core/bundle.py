@@ -117,7 +117,6 @@ def _import_write(stream: Stream) -> StreamWrite:
         kind=head.kind,
         expected_seq=0,
         fence=0,
-        raise_fence=False,
         events=stream.events,
         last_seq=head.last_seq,
         head=head.head,
@@ -125,7 +124,6 @@ def _import_write(stream: Stream) -> StreamWrite:
         rows=tuple(row for row in all_rows(state) if not isinstance(row, QueueEntry)),
         queue=queue,
         queue_changed=queue is not None,
-        lease=None,
     )
 
 

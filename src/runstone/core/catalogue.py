@@ -7,16 +7,18 @@ JSON object to the next. They run at decoding; stored bytes never change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
+from msgspec import Raw
 
 from runstone.core import codec, payloads
 from runstone.core.events import EventDraft
 from runstone.core.payloads import Payload
 from runstone.errors import InvalidPayload, UnknownEventType, UnknownEventVersion
 
-Upcaster: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+Upcaster: TypeAlias = Callable[[dict[str, Raw]], dict[str, Raw]]
+"""Turns the fields of one version into those of the next; what it leaves alone keeps its very bytes."""
 
 
 class Catalogue:
@@ -28,6 +30,10 @@ class Catalogue:
         self.types: dict[str, type[Payload]] = {kind.EVENT_TYPE: kind for kind in types}
         self._decoders = {name: msgspec.json.Decoder(kind).decode for name, kind in self.types.items()}
         self._upcasters = dict(upcasters or {})
+        for name, kind in self.types.items():
+            for version in range(1, kind.VERSION):
+                if (name, version) not in self._upcasters:
+                    raise ValueError(f"{name} has version {kind.VERSION} and no upcaster from {version}")
 
     def decode(self, event: EventDraft) -> Payload:
         """The event's payload in its current version."""
@@ -45,7 +51,7 @@ class Catalogue:
         kind = self.types[event.event_type]
         if event.event_version > kind.VERSION:
             raise UnknownEventVersion(event.event_type, event.event_version, kind.VERSION)
-        data = msgspec.json.decode(event.event_data)
+        data = msgspec.json.decode(event.event_data, type=dict[str, Raw])
         for version in range(event.event_version, kind.VERSION):
             data = self._upcasters[event.event_type, version](data)
         return msgspec.json.decode(codec.encode(data), type=kind)

@@ -58,6 +58,8 @@ def _culprit(value: object, pointer: str, hook: Callable[[Any], Any] | None) -> 
         items = value.items()
     elif isinstance(value, list | tuple):
         items = enumerate(value)
+    elif isinstance(value, msgspec.Struct):
+        items = ((field.encode_name, getattr(value, field.name)) for field in msgspec.structs.fields(value))
     for key, item in items:
         try:
             msgspec.to_builtins(item, order="sorted", enc_hook=hook)

@@ -43,6 +43,8 @@ class ReceiveSignal(_Command, frozen=True, kw_only=True):
     ingested_by: str | None = None
     cause: str | None = None
     """The event of a parent run that sent it, if one did."""
+    correlation_id: str | None = None
+    """The parent's, which a child inherits; none: a new one."""
 
 
 class ReportConflict(_Command, frozen=True, kw_only=True):

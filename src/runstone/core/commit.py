@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from runstone.core import codec
-from runstone.core.chain import seal
-from runstone.core.events import Event, EventDraft, StreamKind
+from runstone.core.events import Event, StreamKind
 from runstone.core.fold import RunFold, SignalFold
 from runstone.core.fold.streams import StreamFold
 from runstone.core.ids import NewId, check_id
@@ -25,7 +24,7 @@ from runstone.core.keys import event_key
 from runstone.core.payloads import Payload
 from runstone.core.rows import Row, changed_rows, queue_entry
 from runstone.core.run import QueueEntry
-from runstone.core.state import RunState, SignalState
+from runstone.core.state import RunState, SignalState, StreamState
 
 _Fold = TypeVar("_Fold", bound=StreamFold)
 
@@ -80,15 +79,15 @@ class StreamWrite(msgspec.Struct, frozen=True, kw_only=True):
     kind: StreamKind
     expected_seq: int
     fence: int
-    raise_fence: bool
+    raise_fence: bool = False
     events: tuple[Event, ...]
     last_seq: int
     head: str
     last_at: datetime
     rows: tuple[Row, ...]
-    queue: QueueEntry | None
-    queue_changed: bool
-    lease: Lease | None
+    queue: QueueEntry | None = None
+    queue_changed: bool = False
+    lease: Lease | None = None
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -139,7 +138,6 @@ class StreamWriter(Generic[_Fold]):
         self.context = context
         self.correlation_id = correlation_id
         self.plan_version = plan_version
-        self.expected_seq = fold.last_seq
         self.events: list[Event] = []
         self.journal = self.events if journal is None else journal
         """Where writers of one commit note their events together, in the order of recording."""
@@ -196,13 +194,6 @@ class StreamWriter(Generic[_Fold]):
         )
         return self._take(event)
 
-    def adopt(self, draft: EventDraft) -> Event:
-        """Adds an event that somebody else drafted; a time behind the stream's becomes the stream's."""
-        fold = self.fold
-        if fold.last_at is not None and draft.occurred_at < fold.last_at:
-            draft = msgspec.structs.replace(draft, occurred_at=fold.last_at)
-        return self._take(seal(draft, fold.last_seq + 1, fold.seal_head()))
-
     def _take(self, event: Event) -> Event:
         """Folds the event from its bytes: what could not be read back is refused before it is written."""
         self.fold.apply(event)
@@ -218,54 +209,49 @@ def _occurrence(event_type: str, control_signal_id: str | None, run_seq: int, ge
     return control_signal_id or str(run_seq)
 
 
-def signal_write(before: SignalState, writer: StreamWriter[SignalFold], fence: int = 0) -> StreamWrite:
-    """What the writer recorded on a signal's stream."""
-    fold = writer.fold
-    changed = fold.signal is not None and fold.signal is not before.signal
-    assert fold.last_at is not None, "nothing was recorded"
+def signal_write(
+    before: SignalState, after: SignalFold, events: Sequence[Event], fence: int = 0
+) -> StreamWrite:
+    """What these events make of a signal's stream."""
+    changed = after.signal is not None and after.signal is not before.signal
     return StreamWrite(
-        stream_id=fold.stream_id,
-        tenant_id=fold.tenant_id,
+        **_stream(before, after, events, fence),
         kind="SIGNAL",
-        expected_seq=writer.expected_seq,
-        fence=fence,
-        raise_fence=False,
-        events=tuple(writer.events),
-        last_seq=fold.last_seq,
-        head=fold.seal_head(),
-        last_at=fold.last_at,
-        rows=(fold.signal,) if changed and fold.signal else (),
-        queue=None,
-        queue_changed=False,
-        lease=None,
+        rows=(after.signal,) if changed and after.signal else (),
     )
 
 
 def run_write(
     before: RunState,
-    writer: StreamWriter[RunFold],
+    after: RunFold,
+    events: Sequence[Event],
     fence: int = 0,
     *,
     raise_fence: bool = False,
     lease: Lease | None = None,
 ) -> StreamWrite:
-    """What the writer recorded on a run's stream."""
-    fold = writer.fold
-    queue = queue_entry(fold)
-    assert fold.last_at is not None, "nothing was recorded"
+    """What these events make of a run's stream."""
+    queue = queue_entry(after)
     return StreamWrite(
-        stream_id=fold.stream_id,
-        tenant_id=fold.tenant_id,
+        **_stream(before, after, events, fence),
         kind="RUN",
-        expected_seq=writer.expected_seq,
-        fence=fence,
         raise_fence=raise_fence,
-        events=tuple(writer.events),
-        last_seq=fold.last_seq,
-        head=fold.seal_head(),
-        last_at=fold.last_at,
-        rows=changed_rows(before, fold),
+        rows=changed_rows(before, after),
         queue=queue,
         queue_changed=queue != queue_entry(before),
         lease=lease,
     )
+
+
+def _stream(before: StreamState, after: StreamFold, events: Sequence[Event], fence: int) -> dict[str, Any]:
+    """What the writes of all streams share."""
+    return {
+        "stream_id": after.stream_id,
+        "tenant_id": after.tenant_id,
+        "expected_seq": before.last_seq,
+        "fence": fence,
+        "events": tuple(events),
+        "last_seq": after.last_seq,
+        "head": after.seal_head(),
+        "last_at": after.last_at,
+    }

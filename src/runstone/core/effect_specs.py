@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from runstone.core import codec
+from runstone.core.payloads import Moment
 from runstone.errors import InvalidPayload
 
 
@@ -21,10 +21,16 @@ class EffectSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The name of the step that asks for it."""
         return cls.EFFECT_TYPE.lower()
 
+    def problem(self) -> str | None:
+        """What is wrong with it beyond the types of its fields."""
+        return None
+
     def checked(self) -> dict[str, Any]:
         """The spec as JSON, or the place where it is wrong."""
         if not self.EFFECT_TYPE:
             raise InvalidPayload("", f"{type(self).__name__} names no EFFECT_TYPE")
+        if problem := self.problem():
+            raise InvalidPayload("", problem)
         encoded = codec.canonical(self)
         codec.decode_as(encoded, type(self))
         plain: dict[str, Any] = msgspec.json.decode(encoded)
@@ -101,6 +107,11 @@ class ScheduleTask(EffectSpec, frozen=True, kw_only=True):
     EFFECT_TYPE: ClassVar[str] = "SCHEDULE_TASK"
 
     task: str
-    run_at: datetime | None = None
+    run_at: Moment | None = None
     cron: str | None = None
     arguments: dict[str, Any] = {}
+
+    def problem(self) -> str | None:
+        if (self.run_at is None) == (self.cron is None):
+            return "a task is scheduled by `run_at` or by `cron`: name one of the two"
+        return None

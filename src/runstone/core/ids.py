@@ -14,12 +14,13 @@ from msgspec import Meta
 
 from runstone.errors import InvalidPayload
 
-UUID_PATTERN: Final = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
+# Python's `$` also matches before a final newline; a JSON Schema's does not.
+UUID_PATTERN: Final = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$(?!\n)"
 
 Id: TypeAlias = Annotated[str, Meta(pattern=UUID_PATTERN, extra_json_schema={"format": "uuid"})]
 """A UUID in its canonical text form."""
 
-Digest: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+Digest: TypeAlias = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")]
 """A SHA-256 in hexadecimal."""
 
 NewId: TypeAlias = Callable[[], str]

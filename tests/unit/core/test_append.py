@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
+from msgspec.structs import replace
 
 from runstone.core import payloads
 from runstone.core.append import append_write, empty_state, repeated, stream_kind
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.contract import AppendResult
-from runstone.core.events import EventDraft
+from runstone.core.events import Event, EventDraft
 from runstone.core.fold import fold_run, fold_signal
 from runstone.core.state import RunState, SignalState
 from runstone.errors import StateTransitionError
@@ -97,3 +100,21 @@ class TestRepeated:
     def test_another_type_or_payload_is(self, event_type: str, event_data: bytes) -> None:
         draft = drafted(Story.running(), payloads.RunPaused(reason="X"))
         assert repeated(draft, 7, event_type, event_data).conflict is True
+
+
+class TestTime:
+    """§ORD-23"""
+
+    def appended(self, story: Story, draft: EventDraft) -> Event:
+        (event,) = append_write(story.state, draft, 0)[0].events
+        return event
+
+    def test_it_does_not_go_back(self) -> None:
+        story = Story.running()
+        early = replace(drafted(story, payloads.RunPaused(reason="X")), occurred_at=NOON - timedelta(hours=1))
+        assert self.appended(story, early).occurred_at == story.state.last_at
+
+    def test_it_goes_on(self) -> None:
+        story = Story.running()
+        later = replace(drafted(story, payloads.RunPaused(reason="X")), occurred_at=NOON + timedelta(hours=1))
+        assert self.appended(story, later).occurred_at == NOON + timedelta(hours=1)

@@ -100,6 +100,25 @@ class TestCanonical:
             "set": [1, 2],
         }
 
+    def test_a_users_own_type_can_be_explained(self) -> None:
+        """What the hook makes of it is checked like anything else, and a place is named past it."""
+
+        class Money:
+            pass
+
+        def explain(value: object) -> object:
+            if isinstance(value, Money):
+                return {"cents": 5}
+            raise TypeError(f"no idea what {value!r} is")
+
+        assert bytes(codec.canonical([Money()], explain)) == b'[{"cents":5}]'
+        with pytest.raises(InvalidPayload, match="no idea") as refused:
+            codec.canonical({"a": Money(), "b": [1, len]}, explain)
+        assert refused.value.pointer == "/b/1"
+        with pytest.raises(InvalidPayload) as refused:
+            codec.canonical({"a": Money()}, lambda _: 2**60)
+        assert refused.value.pointer == "/a"
+
     def test_encode_is_the_same_form_without_the_checks(self) -> None:
         assert codec.encode({"b": 1, "a": [None, True]}) == b'{"a":[null,true],"b":1}'
         assert codec.encode("\0") == rb'"\u0000"'

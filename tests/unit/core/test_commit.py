@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-import pytest
 from msgspec.structs import replace
 
 from runstone.core import payloads
@@ -17,14 +14,11 @@ from runstone.core.commit import (
     Lease,
     StreamWriter,
     causal_order,
-    run_write,
-    signal_write,
 )
 from runstone.core.events import Event, EventDraft
-from runstone.core.fold import run_fold, signal_fold
+from runstone.core.fold import run_fold
 from runstone.core.keys import event_key
-from runstone.errors import StateTransitionError
-from tests.unit.core.build import NOON, TENANT, Story, an_id, control, raw, writer_on
+from tests.unit.core.build import TENANT, Story, an_id, control, raw, writer_on
 
 
 class TestStreamWrite:
@@ -65,14 +59,6 @@ class TestStreamWrite:
         story = Story.running()
         (write,) = story.do(PauseRun(reason="X")).commit.writes
         assert write.kind == "RUN"
-
-    def test_there_is_none_without_an_event(self) -> None:
-        story = Story()
-        context = story.context()
-        with pytest.raises(AssertionError, match="nothing was recorded"):
-            signal_write(story.case.signal, StreamWriter(signal_fold(story.case.signal), context, an_id(1)))
-        with pytest.raises(AssertionError, match="nothing was recorded"):
-            run_write(story.case.run, StreamWriter(run_fold(story.case.run), context, an_id(1)))
 
 
 class TestOccurrence:
@@ -121,40 +107,6 @@ class TestWriter:
 def drafted(story: Story, payload: payloads.Payload, **changes: object) -> EventDraft:
     event = replace(story.forge(payload), **changes)
     return EventDraft(**{name: getattr(event, name) for name in EventDraft.__struct_fields__})
-
-
-class TestAdopt:
-    """An event that somebody else drafted (§STO-4)."""
-
-    def test_it_gets_its_place_and_is_folded(self) -> None:
-        story = Story.running()
-        writer = writer_on(story)
-        draft = drafted(story, payloads.RunPaused(reason="X"))
-        event = writer.adopt(draft)
-        assert (event.run_seq, event.prev_hash) == (3, story.state.head)
-        assert (event.id, event.idempotency_key, event.actor) == (draft.id, draft.idempotency_key, "forger")
-        assert writer.fold.run is not None
-        assert writer.fold.run.status == "PAUSED"
-        assert writer.events == [event]
-
-    def test_its_time_does_not_go_back(self) -> None:
-        """§ORD-23"""
-        story = Story.running()
-        early = drafted(story, payloads.RunPaused(reason="X"), occurred_at=NOON - timedelta(hours=1))
-        assert writer_on(story).adopt(early).occurred_at == story.state.last_at
-        later = drafted(story, payloads.RunPaused(reason="X"), occurred_at=NOON + timedelta(hours=1))
-        assert writer_on(story).adopt(later).occurred_at == NOON + timedelta(hours=1)
-
-    def test_the_first_of_a_stream_has_any_time(self) -> None:
-        story = Story()
-        created = payloads.RunCreated(signal_id=an_id(1), run_type="CONTINUATION", plan_id="p")
-        writer = StreamWriter(run_fold(story.case.run), story.context(), an_id(1))
-        assert writer.adopt(drafted(story, created, occurred_at=NOON)).occurred_at == NOON
-
-    def test_an_illegal_one_is_refused(self) -> None:
-        story = Story.running()
-        with pytest.raises(StateTransitionError):
-            writer_on(story).adopt(drafted(story, payloads.RunResumed()))
 
 
 class TestCausalOrder:

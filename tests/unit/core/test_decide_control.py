@@ -16,6 +16,12 @@ def waiting_for_approval() -> Story:
     return Story.queued(approval_required=True)
 
 
+def approved() -> Story:
+    story = waiting_for_approval()
+    story.do(control("APPROVE", 800))
+    return story
+
+
 def paused() -> Story:
     story = Story.running()
     story.do(commands.PauseRun(reason="PARKED"))
@@ -118,6 +124,7 @@ class TestRejected:
         [
             (Story.queued, "APPROVE", None, "the run is PENDING and waits for no approval"),
             (Story.running, "APPROVE", None, "the run is RUNNING and waits for no approval"),
+            (approved, "APPROVE", None, "the run is APPROVED and waits for no approval"),
             (Story.queued, "PAUSE", None, "the run is PENDING, not running"),
             (paused, "PAUSE", None, "the run is PAUSED, not running"),
             (Story.running, "RESUME", None, "the run is RUNNING, not paused"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ TREE = {
     "UnreadableEvent": "RunstoneError",
     "UnknownEventType": "UnreadableEvent",
     "UnknownEventVersion": "UnreadableEvent",
+    "ForeignEvent": "UnreadableEvent",
     "SequenceGap": "UnreadableEvent",
     "RegistrationError": "RunstoneError",
     "UseRunGather": "RunstoneError",
@@ -136,3 +138,16 @@ def test_an_illegal_transition_names_entity_and_states(from_state: str | None, s
     assert str(refused).startswith("Invalid transition of effect e-1: ")
     assert shown in str(refused)
     assert str(refused).endswith("→ COMPLETED")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.StaleSequence("stream", 1, 2),
+        errors.StateTransitionError("run", "id", "PENDING", "COMPLETED"),
+        errors.RetryableError("busy"),
+    ],
+)
+def test_errors_cross_process_borders_with_their_values(error: errors.RunstoneError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), vars(copy)) == (type(error), str(error), vars(error))

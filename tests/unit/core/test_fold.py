@@ -9,11 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from runstone.core.events import Event
-from runstone.core.fold import fold_run, fold_signal
+from runstone.core.fold import fold_run, fold_signal, run_fold
 from runstone.core.payloads import RunResumed, SignalProcessingStarted
 from runstone.core.state import RunState, SignalState
 from runstone.errors import (
     CommandRefused,
+    ForeignEvent,
     SequenceGap,
     StateTransitionError,
     UnknownEventType,
@@ -128,10 +129,27 @@ class TestUnreadableEvents:
     def test_an_event_of_the_other_kind_of_stream_is_unknown_here(self) -> None:
         """§ENT-3: a signal's events are no business of its run, nor the other way round."""
         story = Story.running()
+        of_run = replace(story.forge(SignalProcessingStarted()), run_seq=3, stream_id=story.run_id)
+        of_signal = replace(story.forge(RunResumed()), run_seq=3, stream_id=story.signal_id)
         with pytest.raises(UnknownEventType):
-            fold_run(story.state, [replace(story.forge(SignalProcessingStarted()), run_seq=3)])
+            fold_run(story.state, [of_run])
         with pytest.raises(UnknownEventType):
-            fold_signal(story.case.signal, [replace(story.forge(RunResumed()), run_seq=3)])
+            fold_signal(story.case.signal, [of_signal])
+
+    def test_a_fold_that_was_frozen_takes_nothing_more_in(self) -> None:
+        story = Story.running()
+        fold = run_fold(story.state)
+        fold.freeze()
+        with pytest.raises(AssertionError, match="frozen"):
+            fold.apply(story.forge(RunResumed()))
+
+    def test_an_event_of_another_stream_or_tenant_is_refused(self) -> None:
+        """§TEN-3"""
+        story = Story.running()
+        foreign = replace(story.forge(RunResumed()), run_seq=3)
+        for field in ("stream_id", "tenant_id"):
+            with pytest.raises(ForeignEvent):
+                fold_run(story.state, [replace(foreign, **{field: story.signal_id})])
 
 
 def first_event(kind: str) -> Event:

@@ -336,6 +336,34 @@ def test_variables_are_kept_by_name_the_last_value_counts() -> None:
     assert {name: plain(value) for name, value in story.state.variables.items()} == {"a": 3, "b": 2}
 
 
+def test_variables_and_how_often_they_were_set_belong_to_a_generation() -> None:
+    story = Story.running()
+    for value in (1, 1):
+        story.do(commands.SetVariable(name="a", value=raw(value)))
+    assert story.state.variable_sets == 2
+    story.do(commands.ContinueRun(carry=raw(1)))
+    assert (story.state.variable_sets, story.state.variables) == (0, {})
+
+
+def test_what_a_generation_was_handed_over() -> None:
+    """§ENG-39"""
+    story = Story.running()
+    assert story.state.carry is None
+    for value in ({"page": 1}, None):
+        story.do(commands.ContinueRun(carry=raw(value)))
+        assert plain(story.state.carry) == value
+
+
+def test_the_order_in_which_steps_ended_is_known() -> None:
+    """§ENG-4: replay delivers outcomes in the order of the log."""
+    story = Story.running()
+    first, second = story.open_step("a"), story.open_step("b")
+    story.do(commands.SkipStep(step_key="b", reason="X"))
+    story.do(commands.FailStep(step_key="a", error=error()))
+    ended = [event.run_seq for event in story.run_events[-2:]]
+    assert story.state.ends == {second: ended[0], first: ended[1]}
+
+
 def test_checkpoints_are_counted() -> None:
     story = Story.running()
     created = payloads.RunCheckpointCreated(checkpoint_id=an_id(5), checkpoint_index=4, last_seq=2, head=HASH)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from runstone.core.ids import DEFAULT_TENANT, UUID_PATTERN, Digest, Id, uuid7
+from runstone.core.ids import DEFAULT_TENANT, UUID_PATTERN, Digest, Id, check_id, uuid7
+from runstone.errors import InvalidPayload
 
 MILLISECONDS = st.integers(0, 2**48 - 1)
 ENTROPY = st.binary(min_size=10, max_size=10)
@@ -63,17 +64,21 @@ def test_the_default_tenant_is_fixed() -> None:
         "00000000000070008000000000000001",
         "{00000000-0000-7000-8000-000000000001}",
         "00000000-0000-7000-8000-00000000000",
+        "00000000-0000-7000-8000-000000000001\n",
         "",
     ],
 )
 def test_only_the_canonical_form_is_read(text: str) -> None:
     """§PAY-3: lower case, with hyphens."""
     assert msgspec.convert(DEFAULT_TENANT, Id) == DEFAULT_TENANT
+    check_id(DEFAULT_TENANT)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(text, Id)
+    with pytest.raises(InvalidPayload, match="no UUID"):
+        check_id(text)
 
 
-@pytest.mark.parametrize("text", ["a" * 63, "a" * 65, "A" * 64, "g" * 64])
+@pytest.mark.parametrize("text", ["a" * 63, "a" * 65, "A" * 64, "g" * 64, "a" * 64 + "\n"])
 def test_a_digest_is_64_lower_case_hex_digits(text: str) -> None:
     assert msgspec.convert("0f" * 32, Digest) == "0f" * 32
     with pytest.raises(msgspec.ValidationError):

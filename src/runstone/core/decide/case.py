@@ -112,12 +112,15 @@ class CaseWriter:
     def decision(self, lease: Lease | None) -> Decision:
         writes: list[StreamWrite] = []
         if self.signal.events:
-            writes.append(signal_write(self.case.signal, self.signal, self.case.signal_fence))
+            writes.append(
+                signal_write(self.case.signal, self.signal.fold, self.signal.events, self.case.signal_fence)
+            )
         if self.run.events:
             writes.append(
                 run_write(
                     self.case.run,
-                    self.run,
+                    self.run.fold,
+                    self.run.events,
                     self.case.run_fence,
                     raise_fence=self.raise_fence,
                     lease=lease,

@@ -86,7 +86,7 @@ def _carry_out(case: CaseWriter, command: commands.Control, cause: str) -> None:
             steps.record_retry(case, command.target, "OPERATOR", None, signal_id, cause)
             if case.existing_run().status == "PAUSED":
                 _resume(case, signal_id, cause)
-        case "ANSWER":
+        case _:
             _answer(case, command, cause)
 
 

@@ -8,6 +8,8 @@ from runstone.errors import CommandRefused
 
 
 def receive(case: CaseWriter, command: commands.ReceiveSignal) -> None:
+    if command.correlation_id is not None:
+        case.signal.correlation_id = case.run.correlation_id = command.correlation_id
     case.signal.record(
         payloads.SignalReceived(
             signal_type=command.signal_type,

@@ -91,7 +91,7 @@ def resumed(fold: RunFold, event: Event, data: runs.RunResumed) -> None:
 
 def suspended(fold: RunFold, event: Event, data: runs.RunSuspended) -> None:
     run = fold.existing("RUNNING")
-    if run.status != "RUNNING":
+    if run.status != "RUNNING" or fold.handler_returned:
         raise CommandRefused(f"Run {run.id} is {run.status}: only a running handler suspends")
     fold.suspended = True
     fold.wake_at = utc(data.wake_at)
@@ -120,7 +120,7 @@ def returned(fold: RunFold, event: Event, data: runs.RunHandlerReturned) -> None
 
 def continued(fold: RunFold, event: Event, data: runs.RunContinued) -> None:
     run = fold.existing("RUNNING")
-    if run.status != "RUNNING" or data.generation != run.generation + 1:
+    if run.status != "RUNNING" or fold.handler_returned or data.generation != run.generation + 1:
         raise CommandRefused(f"Run {run.id} cannot continue as generation {data.generation}")
     fold.run = replace(run, generation=data.generation)
     fold.carry = data.carry

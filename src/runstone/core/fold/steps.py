@@ -125,6 +125,8 @@ def skipped(fold: RunFold, event: Event, data: steps.StepSkipped) -> None:
 
 def retried(fold: RunFold, event: Event, data: steps.StepRetried) -> None:
     step = _existing(fold, event, "RUNNING")
+    if fold.handler_returned:
+        raise CommandRefused(f"The handler has returned: step {step.step_key!r} is not tried again")
     if step.status != "FAILED" or fold.latest_steps.get(step.step_key) != step.id:
         raise CommandRefused(f"Step {step.step_key!r} is {step.status}: only its last failure is retried")
     if data.next_attempt != step.logical_attempt + 1:

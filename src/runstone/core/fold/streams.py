@@ -24,7 +24,7 @@ from runstone.core.pipeline import PipelineFold
 from runstone.core.run import Run
 from runstone.core.signal import Signal
 from runstone.core.state import RunState, SignalState, StreamState, whole
-from runstone.errors import SequenceGap, StateTransitionError, UnknownEventType
+from runstone.errors import ForeignEvent, SequenceGap, StateTransitionError, UnknownEventType
 
 INLINE_BYTES: Final = 2048
 """A payload up to this size stands in its row as well as in its event (§PAY-16)."""
@@ -54,9 +54,13 @@ class StreamFold:
         self.large = dict(state.large)
         self.touched: dict[str, None] = {}
         self._unhashed: Event | None = None
+        self._frozen = False
 
     def apply(self, event: Event) -> None:
         """Takes one event in."""
+        assert not self._frozen, "its containers belong to a frozen state now"
+        if event.stream_id != self.stream_id or event.tenant_id != self.tenant_id:
+            raise ForeignEvent(event.id, self.stream_id)
         if event.run_seq <= self.last_seq:
             return
         if event.run_seq != self.last_seq + 1:
@@ -79,10 +83,6 @@ class StreamFold:
             self._unhashed = None
         return self.head
 
-    def keep_any(self, event: Event, field: str, payload: OptionalJson) -> Raw | None:
-        """The same for a payload that may be missing."""
-        return None if isinstance(payload, UnsetType) else self.keep(event, field, payload)
-
     def whole(self, payload: Raw) -> Raw:
         """A row's payload in full."""
         return whole(payload, self.large)
@@ -96,6 +96,10 @@ class StreamFold:
         reference = EventRef(event=event.id, field=field, sha256=content_hash(payload), size=size)
         return Raw(codec.encode(reference))
 
+    def keep_any(self, event: Event, field: str, payload: OptionalJson) -> Raw | None:
+        """The same for a payload that may be missing."""
+        return None if isinstance(payload, UnsetType) else self.keep(event, field, payload)
+
 
 class SignalFold(StreamFold):
     """Folds a signal's stream."""
@@ -106,6 +110,8 @@ class SignalFold(StreamFold):
         self.payload_event = state.payload_event
 
     def freeze(self) -> SignalState:
+        """The state so far; the fold has done its work then."""
+        self._frozen = True
         return SignalState(
             stream_id=self.stream_id,
             tenant_id=self.tenant_id,
@@ -165,6 +171,8 @@ class RunFold(StreamFold):
         self.pipeline = PipelineFold(state.pipeline) if state.pipeline else None
 
     def freeze(self) -> RunState:
+        """The state so far; the fold has done its work then."""
+        self._frozen = True
         return RunState(
             stream_id=self.stream_id,
             tenant_id=self.tenant_id,
