@@ -15,9 +15,9 @@ import pytest
 # `A <- B`: B may import A and whatever A may import, never the reverse. Names in braces do not import each
 # other; names joined by a comma may. `__init__` is the package itself: the public names.
 DIAGRAM = """
-errors <- core <- ports <- { stores · buses · caches · blobs · secrets } <- app, handle, runtime
-ports <- { security · telemetry } <- { ingest · engine · outbox · feed · pipeline · audit } <- app, handle, runtime
-errors <- settings <- app, handle, runtime <- __init__ <- { server · cli · testing }
+errors <- core <- ports <- { stores · buses · caches · blobs · secrets } <- runtime
+ports <- { security · telemetry } <- { ingest · engine · outbox · feed · pipeline · audit } <- runtime
+errors <- settings <- runtime <- handle <- app <- __init__ <- { server · cli · testing }
 cli <- __main__
 """
 

@@ -74,22 +74,29 @@ def pack(streams: Sequence[Stream]) -> bytes:
             for stream in streams
         ),
         events=sum(len(stream.events) for stream in streams),
-        sha256=sha256(lines).hexdigest(),
+        sha256="",
     )
-    return codec.encode(manifest) + b"\n" + lines
+    sealed = msgspec.structs.replace(manifest, sha256=_digest(manifest, lines))
+    return codec.encode(sealed) + b"\n" + lines
 
 
 def unpack(content: bytes) -> tuple[Stream, ...]:
     """The streams of a bundle, every hash, head, sequence and cause checked."""
     first, _, lines = content.partition(b"\n")
     manifest = _manifest(first)
-    if sha256(lines).hexdigest() != manifest.sha256:
-        raise BundleInvalid("The bundle's events are not those its manifest was written for")
+    if _digest(manifest, lines) != manifest.sha256 or codec.encode(manifest) != first:
+        raise BundleInvalid("The bundle is not as it was written: its hash does not fit its content")
     streams = _streams(manifest, [_event(line, place) for place, line in enumerate(lines.splitlines(), 2)])
     for stream in streams:
         _refuse(verify_events(stream))
     _refuse(verify_causes(streams))
     return streams
+
+
+def _digest(manifest: Manifest, lines: bytes) -> str:
+    """Over everything but itself."""
+    blank = msgspec.structs.replace(manifest, sha256="")
+    return sha256(codec.encode(blank) + b"\n" + lines).hexdigest()
 
 
 def unfinished_runs(streams: Iterable[Stream]) -> list[str]:
