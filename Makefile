@@ -16,8 +16,9 @@ help:  ## list the targets
 
 setup: $(READY)  ## build .venv from the hashed lock file; does nothing when it is up to date
 
-demo: $(READY)  ## watch the log at work
-	$(BIN)/python -m examples.log_at_work
+demo: $(READY)  ## watch a run survive kill -9, and the log at work
+	@$(BIN)/python -m examples.survives_kill
+	@$(BIN)/python -m examples.log_at_work
 
 test: $(READY)  ## run every test; src/runstone/core must be covered to the last branch
 	$(BIN)/pytest --cov --cov-report= -n $(WORKERS)

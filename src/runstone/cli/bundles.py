@@ -14,7 +14,7 @@ from runstone.audit.bundles import Bundle, export_bundle, import_bundle, read_bu
 from runstone.audit.verify import correlation_of
 from runstone.cli.lookup import find_run
 from runstone.cli.options import Options, with_options
-from runstone.cli.output import say
+from runstone.cli.output import counted, say
 from runstone.errors import BundleInvalid, RunstoneError
 
 _STANDARD = "-"
@@ -119,5 +119,6 @@ async def _import(options: Options, bundles: dict[str, Bundle], unfinished: bool
                 imported = await import_bundle(store, bundle, unfinished=unfinished)
             except RunstoneError as error:
                 raise RunstoneError(f"{file}: {error}") from error
-            what = f"correlation {bundle.correlation_id}, {len(bundle.runs)} runs, {bundle.events} events"
-            say(f"{'Imported' if imported else 'Already there:'} {what} ({file})")
+            held = f"{counted(len(bundle.runs), 'run')}, {counted(bundle.events, 'event')}"
+            done = "Imported" if imported else "Already there:"
+            say(f"{done} correlation {bundle.correlation_id}, {held} ({file})")

@@ -10,14 +10,18 @@ import click
 from runstone.audit.rebuild import Rebuilt, rebuild_all, rebuild_run
 from runstone.cli.lookup import find_run
 from runstone.cli.options import Options, with_options
-from runstone.cli.output import progress, say
+from runstone.cli.output import counted, progress, say
 from runstone.ports.store import Store
 from runstone.stores.sql import migrations
 
 
-@click.group("db")
-def db_command() -> None:
+@click.group("db", invoke_without_command=True)
+@with_options
+@click.pass_context
+def db_command(ctx: click.Context) -> None:
     """Look after the store."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 @db_command.command("status")
@@ -60,7 +64,7 @@ def rebuild_command(options: Options, run: str | None, everything: bool) -> int:
     for stream in problems:
         say(f"Stream {stream.stream_id} was not rebuilt. {stream.problem}")
     rows = sum(stream.rows for stream in rebuilt)
-    say(f"Rebuilt {len(rebuilt) - len(problems)} streams, {rows} rows.")
+    say(f"Rebuilt {counted(len(rebuilt) - len(problems), 'stream')}, {counted(rows, 'row')}.")
     return 1 if problems else 0
 
 

@@ -29,6 +29,7 @@ VERBS: Final = {
     "runs": "runs",
     "trace": "trace",
     "verify": "verify",
+    "worker": "worker",
 }
 """Each verb and the module that knows it."""
 
@@ -69,7 +70,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Verbs, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -79,11 +82,14 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Show the versions of the package and of its contract.",
 )
 @with_options
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Durable runs, written in stone: look at them, prove them, carry them around.
 
     RUN is a run's id, the beginning of one (6 characters or more), or the key you gave it.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

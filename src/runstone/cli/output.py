@@ -22,6 +22,11 @@ def say_json(value: object) -> None:
     say(msgspec.json.format(codec.encode(value), indent=-1).decode())
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 event`, `2 events`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table at a terminal, else its rows with tabs between their values."""
     cells = ([printable("" if value is None else str(value)) for value in row] for row in rows)

@@ -22,9 +22,10 @@ from runstone.core.stream import Stream
 @with_options
 @click.pass_obj
 def trace_command(options: Options, correlation: str) -> None:
-    """Draw what caused what: each event of a correlation below its cause.
+    """Draw what caused what in a correlation.
 
-    What led furthest goes straight down; what else came of an event stands aside.
+    Each event stands below its cause. What led furthest goes straight down; what else came of an event
+    stands aside.
     """
     for line in draw(trace(asyncio.run(_streams(options, correlation)))):
         say(line)

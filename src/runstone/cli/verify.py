@@ -10,7 +10,7 @@ import click
 from runstone.audit.verify import Verified, verify_all, verify_run
 from runstone.cli.lookup import find_run
 from runstone.cli.options import Options, with_options
-from runstone.cli.output import progress, say, say_json
+from runstone.cli.output import counted, progress, say, say_json
 from runstone.core.verify import Finding
 from runstone.errors import RunstoneError, StoreCorrupt
 from runstone.ports.store import Store
@@ -39,7 +39,7 @@ def verify_command(options: Options, run: str | None, everything: bool, as_json:
     verified = asyncio.run(_verify(options, run))
     findings = [finding for part in verified for finding in part.findings]
     if as_json:
-        say_json(_totals(verified) | {"ok": not findings, "findings": findings})
+        say_json({**_totals(verified), "ok": not findings, "findings": findings})
     else:
         _report(verified, findings)
     return 1 if findings else 0
@@ -70,7 +70,7 @@ async def _verify_all(store: Store, tenant_id: str | None) -> list[Verified]:
     return verified
 
 
-def _totals(verified: list[Verified]) -> dict[str, object]:
+def _totals(verified: list[Verified]) -> dict[str, int]:
     return {
         "correlations": sum(bool(part.correlation_id) for part in verified),
         "streams": sum(part.streams for part in verified),
@@ -85,8 +85,8 @@ def _report(verified: list[Verified], findings: list[Finding]) -> None:
         say(f"{finding.check} at {finding.place}{of_stream}")
         say(f"  expected {expected}")
         say(f"  found    {found}")
-    looked_at = ", ".join(f"{count} {name}" for name, count in _totals(verified).items())
-    verdict = f"{len(findings)} findings" if findings else "all is as it has to be"
+    looked_at = ", ".join(counted(number, name[:-1]) for name, number in _totals(verified).items())
+    verdict = counted(len(findings), "finding") if findings else "all is as it has to be"
     say(f"Verified {looked_at}: {verdict}.")
 
 

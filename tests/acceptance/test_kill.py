@@ -1,0 +1,140 @@
+"""Several worker processes on one file, killed with kill -9 at random while hundreds of runs go through.
+
+What must hold then is what the simulation checks: every run ends once and right, the log is whole, rows are
+its fold, and no step is finished twice in one attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from runstone.core.ids import DEFAULT_TENANT
+from runstone.core.verify import verify_causes, verify_stream
+from runstone.errors import ControlRefused
+from runstone.stores.sqlite import SqliteStore
+from tests.acceptance.shop import app, buy, expected
+
+ROOT = Path(__file__).parents[2]
+RUNS = 300
+WORKERS = 3
+LEASE = 1.0
+KILLS = 12
+
+
+class Crew:
+    """Worker processes, and a hand that kills them."""
+
+    def __init__(self, store: Path, notes: Path) -> None:
+        self._command = [
+            *(sys.executable, "-m", "runstone", "worker", "tests/acceptance/shop.py:app"),
+            *("--store", str(store), "--lease", str(LEASE), "--concurrency", "32"),
+        ]
+        self._environment = os.environ | {"SHOP_NOTES": str(notes)}
+        self._log = open(store.with_suffix(".log"), "ab")  # noqa: SIM115 (closed by `end`)
+        self.workers = [self._start() for _ in range(WORKERS)]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command, cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log
+        )
+
+    def kill_one(self, chance: random.Random) -> None:
+        place = chance.randrange(WORKERS)
+        self.workers[place].send_signal(signal.SIGKILL)
+        self.workers[place].wait()
+        self.workers[place] = self._start()
+
+    def end(self) -> list[int]:
+        for worker in self.workers:
+            worker.send_signal(signal.SIGTERM)
+        codes = [worker.wait(timeout=30) for worker in self.workers]
+        self._log.close()
+        return codes
+
+
+@pytest.mark.parametrize("seed", [1])
+async def test_runs_survive_kill_9(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path, notes = tmp_path / "shop.db", tmp_path / "notes"
+    async with app.running(str(path), worker=False):
+        handles = [await app.start(buy, order, key=f"order-{order}") for order in range(RUNS)]
+        crew = Crew(path, notes)
+        try:
+            killing = asyncio.ensure_future(_kill(crew, chance))
+            answering = asyncio.ensure_future(_release(handles))
+            async with asyncio.timeout(120):
+                results = await asyncio.gather(*(handle.result() for handle in handles))
+            await killing
+            await answering
+        finally:
+            codes = crew.end()
+    assert results == [expected(order) for order in range(RUNS)]
+    assert set(codes) <= {0, -signal.SIGTERM}, "one that was only just starting is ended by the signal itself"
+    await _check_log(path)
+
+
+async def _kill(crew: Crew, chance: random.Random) -> None:
+    for _ in range(KILLS):
+        await asyncio.sleep(chance.uniform(0.1, 0.9))
+        crew.kill_one(chance)
+
+
+async def _release(handles: list) -> None:  # type: ignore[type-arg]
+    """Answers every second order, some before they wait."""
+    for order, handle in enumerate(handles):
+        if order % 2 == 0:
+            await handle.answer("release", "released")
+
+
+async def _check_log(path: Path) -> None:
+    async with await SqliteStore.open(path) as store:
+        assert await store.self_check() == []
+        ends: Counter[tuple[str, str | None, int | None]] = Counter()
+        runs = 0
+        async for tenant_id, correlation_id in store.correlations(DEFAULT_TENANT):
+            streams = await store.correlation(tenant_id, correlation_id)
+            assert verify_causes(streams) == []
+            for stream in streams:
+                assert verify_stream(stream, await store.rows(tenant_id, stream.head.stream_id)) == []
+                types = [event.event_type for event in stream.events]
+                runs += types.count("RUN_COMPLETED")
+                ends.update(
+                    (event.stream_id, event.step_key, event.logical_attempt)
+                    for event in stream.events
+                    if event.event_type in ("STEP_COMPLETED", "STEP_FAILED")
+                )
+        assert runs == RUNS
+        assert set(ends.values()) == {1}
+
+
+async def test_sigterm_drains_and_gives_back(tmp_path: Path) -> None:
+    """What cannot finish before the deadline is another worker's at once, with its attempts reset."""
+    path = tmp_path / "shop.db"
+    async with app.running(str(path), worker=False):
+        handle = await app.start(buy, 2)
+        crew = Crew(path, tmp_path / "notes")
+        try:
+            async with asyncio.timeout(30):
+                async for event in handle.events(follow=True):
+                    if event.event_type == "RUN_SUSPENDED" and event.run_seq > 20:
+                        break
+        finally:
+            crew.end()
+        with pytest.raises(ControlRefused):
+            await handle.resume()
+        await handle.answer("release", "released")
+        crew = Crew(path, tmp_path / "notes")
+        try:
+            async with asyncio.timeout(30):
+                assert await handle.result() == expected(2)
+        finally:
+            crew.end()
