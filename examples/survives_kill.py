@@ -72,10 +72,8 @@ async def finished(handle: Handle[str], steps: int) -> None:
 async def show_log(handle: Handle[str]) -> None:
     events = [event async for event in handle.events()]
     done = [event for event in events if event.event_type == "STEP_COMPLETED"]
-    workers = list(dict.fromkeys(map(worker_of, done)))
-    print(
-        f"     log  {len(events)} events; {len(done)} steps, each completed once, by {len(workers)} workers"
-    )
+    workers = {event.actor for event in done}
+    print(f"     log  {len(events)} events; {len(done)} steps, each done once, by {len(workers)} workers")
     if len(done) != len(STEPS) or len(workers) != 2:
         raise SystemExit("this must never happen")
 

@@ -14,9 +14,10 @@ from runstone.engine.context import Run
 from runstone.engine.functions import START_CHANNEL, A, Callee, CallOptions, Handler, OnExhausted, P, R
 from runstone.engine.policy import ONCE, Retry
 from runstone.engine.values import write
+from runstone.engine.worker import Worker
 from runstone.errors import RegistrationError, RunstoneError
 from runstone.handle import Handle
-from runstone.ingest.gateway import Incoming
+from runstone.ingest.gateway import Accepted, Incoming
 from runstone.ingest.signals import ApiRequest, SignalSpec
 from runstone.ports.store import Store
 from runstone.runtime import Runtime, open_store
@@ -161,6 +162,18 @@ class App:
     # Running
 
     @asynccontextmanager
+    async def lifespans(self) -> AsyncIterator[None]:
+        """Everything that was registered with `lifespan`, for as long as this is open."""
+        async with AsyncExitStack() as stack:
+            for lifespan in self._lifespans:
+                await stack.enter_async_context(lifespan())
+            yield
+
+    def attach(self, runtime: Runtime | None) -> None:
+        """Sends starts and signals through a runtime that somebody else starts and stops."""
+        self._runtime = runtime
+
+    @asynccontextmanager
     async def running(
         self, store: Store | str | None = None, *, worker: bool = True, **options: Any
     ) -> AsyncIterator[App]:
@@ -171,15 +184,14 @@ class App:
             if store is None or isinstance(store, str):
                 store = await open_store(store)
                 stack.push_async_callback(store.close)
-            for lifespan in self._lifespans:
-                await stack.enter_async_context(lifespan())
+            await stack.enter_async_context(self.lifespans())
             runtime = Runtime(store, self.handlers, version=self.version, worker=worker, **options)
-            self._runtime = runtime
+            self.attach(runtime)
             runtime.start()
             try:
                 yield self
             finally:
-                self._runtime = None
+                self.attach(None)
                 await runtime.stop()
 
     @property
@@ -273,10 +285,19 @@ class App:
         self, handler: Handler[A, R], incoming: Incoming, create: CreateRun, tenant_id: str
     ) -> Handle[R]:
         runtime = self.runtime
-        worker = runtime.worker
-        direct = worker is not None and worker.free > 0 and create.lane is None and not handler.approval
-        owner = worker.id if worker is not None and direct else None
-        accepted = await runtime.gateway.receive(tenant_id, incoming, create, owner=owner)
-        if worker is not None and owner is not None and accepted.case is not None:
-            worker.adopt(accepted.case)
+        if runtime.worker is None or create.lane is not None or handler.approval:
+            accepted = await runtime.gateway.receive(tenant_id, incoming, create)
+        else:
+            accepted = await self._receive_and_work(runtime.worker, incoming, create, tenant_id)
         return Handle(runtime, tenant_id, accepted.run_id, handler.signature.result)
+
+    async def _receive_and_work(
+        self, worker: Worker, incoming: Incoming, create: CreateRun, tenant_id: str
+    ) -> Accepted:
+        """The run is this process's own from the commit that creates it, if its worker has a place free."""
+        with worker.reserve() as place:
+            owner = worker.id if place else None
+            accepted = await self.runtime.gateway.receive(tenant_id, incoming, create, owner=owner)
+            if place and accepted.case is not None:
+                worker.adopt(accepted.case)
+        return accepted

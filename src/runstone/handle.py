@@ -67,6 +67,7 @@ class Handle(Generic[R]):
         """The run's log, from its beginning; with `follow`, until the run has ended."""
         seen, poll = 0, 0.01
         while True:
+            last_page = not follow or (await self.status()).status in RUN.terminal
             page = await self._runtime.store.fetch(self._tenant_id, self.id, after_seq=seen)
             for event in page:
                 seen = event.run_seq
@@ -74,20 +75,22 @@ class Handle(Generic[R]):
             if page:
                 poll = 0.01
                 continue
-            if not follow or (await self.status()).status in RUN.terminal:
+            if last_page:
                 return
             await self._runtime.changed(self.id, poll)
             poll = min(_LONGEST_POLL, poll * 2)
 
-    async def emitted(self) -> AsyncIterator[Any]:
+    def emitted(self) -> AsyncIterator[Any]:
         """What the run shows with `run.emit` from now on, in this process, until it has ended."""
-        queue = self._runtime.follow(self.id)
+        return self._emitted(self._runtime.follow(self.id))
+
+    async def _emitted(self, queue: asyncio.Queue[Any]) -> AsyncIterator[Any]:
         try:
             while True:
                 try:
                     yield await asyncio.wait_for(queue.get(), _LONGEST_POLL)
                 except TimeoutError:
-                    if (await self.status()).status in RUN.terminal:
+                    if (await self.status()).status in RUN.terminal and queue.empty():
                         return
         finally:
             self._runtime.unfollow(self.id, queue)

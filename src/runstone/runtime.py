@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -43,10 +44,13 @@ class Runtime:
         threads: bool = True,
         jitter: Callable[[], float] | None = None,
         worker_id: str | None = None,
+        grace: timedelta = timedelta(seconds=10),
+        write_latency_budget_ms: int = 3000,
     ) -> None:
         self.store = store
         self.clock = clock or SystemClock()
         self.bell = Bell()
+        self._grace = grace
         self.new_id = ids or new_id
         self.gateway = Gateway(
             store,
@@ -61,7 +65,6 @@ class Runtime:
         self.worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         if worker:
-            more = {} if jitter is None else {"jitter": jitter}
             self.worker = Worker(
                 store,
                 handlers,
@@ -76,7 +79,8 @@ class Runtime:
                 threads=self._threads,
                 emit=self._emitted,
                 ended=self._ended,
-                **more,
+                budget=timedelta(milliseconds=write_latency_budget_ms),
+                jitter=jitter or random.random,
             )
 
     def start(self) -> None:
@@ -84,10 +88,10 @@ class Runtime:
         if self.worker is not None:
             self._working = asyncio.ensure_future(self.worker.run())
 
-    async def stop(self, deadline: timedelta = timedelta(seconds=10)) -> None:
+    async def stop(self, deadline: timedelta | None = None) -> None:
         """Drains the worker, then lets go of what belongs to the process; the store is its opener's."""
         if self.worker is not None:
-            await self.worker.drain(deadline)
+            await self.worker.drain(self._grace if deadline is None else deadline)
         if self._working is not None:
             await self._working
         if self._threads is not None:

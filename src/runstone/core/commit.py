@@ -158,6 +158,8 @@ class StreamWriter(Generic[_Fold]):
         aggregate_id = fold.stream_id if aggregate_id is None else aggregate_id
         if aggregate_id not in fold.causes:
             check_id(aggregate_id)
+        if step_key is not None:
+            codec.check_text(step_key, "/step_key")
         run_seq = fold.last_seq + 1
         event = Event(
             id=context.new_id(),
@@ -168,7 +170,7 @@ class StreamWriter(Generic[_Fold]):
             event_version=data.VERSION,
             aggregate_type=data.AGGREGATE,
             aggregate_id=aggregate_id,
-            event_data=Raw(codec.encode(data)),
+            event_data=Raw(codec.encode_struct(data)),
             idempotency_key=event_key(
                 fold.stream_id,
                 data.EVENT_TYPE,

@@ -13,7 +13,7 @@ import heapq
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
-from runstone.engine.scope import CURRENT, Scope
+from runstone.engine.scope import CURRENT, Scope, cancelled_from_outside
 
 Finish: TypeAlias = Literal["all", "first"]
 
@@ -32,6 +32,11 @@ class Conductor:
     def quiet(self) -> bool:
         """Nobody runs, and nothing waits to be delivered."""
         return self.running == 0 and not self._arrived
+
+    @property
+    def has_arrivals(self) -> bool:
+        """Outcomes are there that no branch has seen."""
+        return bool(self._arrived)
 
     def enter(self, scope: Scope) -> None:
         """The calling task runs this scope."""
@@ -70,12 +75,16 @@ class Conductor:
         scope.blocked = False
 
     async def branches(
-        self, parent: Scope, name: str, coroutines: Sequence[Coroutine[Any, Any, Any]], finish: Finish
+        self, parent: Scope, key: str, coroutines: Sequence[Coroutine[Any, Any, Any]], finish: Finish
     ) -> list[Any]:
         """Runs branches side by side until all have ended, or the first has; an error ends them all."""
+        if parent.cancelled or self.closed:
+            for coroutine in coroutines:
+                coroutine.close()
+            raise asyncio.CancelledError
         if not coroutines:
             return []
-        group = _Group(self, parent, name, coroutines, finish)
+        group = _Group(self, parent, key, coroutines, finish)
         try:
             await self.block(parent, group.ended)
         except asyncio.CancelledError:
@@ -99,7 +108,7 @@ class _Group:
         self,
         conductor: Conductor,
         parent: Scope,
-        name: str,
+        key: str,
         coroutines: Sequence[Coroutine[Any, Any, Any]],
         finish: Finish,
     ) -> None:
@@ -107,9 +116,9 @@ class _Group:
         self._parent = parent
         self._finish = finish
         self._left = len(coroutines)
-        self._scopes = [parent.child(name, place) for place in range(len(coroutines))]
+        self._scopes = [parent.child(key, place) for place in range(len(coroutines))]
         self._results: dict[int, Any] = {}
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._over = False
         """The outcome is known: what the other branches still do no longer matters."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -131,11 +140,15 @@ class _Group:
             if not self._over:
                 self._error = error
                 self._decide_by(place)
-        except asyncio.CancelledError:
-            if not self._over:
-                raise
+        except asyncio.CancelledError as error:
+            if cancelled_from_outside():
+                if not self._over:
+                    raise
+            elif not self._over:
+                self._error = error
+                self._decide_by(place)
         finally:
-            self._one_less()
+            self._one_less(self._scopes[place])
 
     def _decide_by(self, place: int) -> None:
         """This branch settles it for the group: the others are cancelled."""
@@ -147,7 +160,9 @@ class _Group:
             if other != place:
                 self._conductor.cancel(scope)
 
-    def _one_less(self) -> None:
+    def _one_less(self, scope: Scope) -> None:
+        """A branch has ended, and its parent has seen what it saw."""
+        self._parent.saw(scope.now, scope.cause)
         self._left -= 1
         self._conductor.running -= 1
         if self._left == 0 and not self.ended.done():

@@ -17,10 +17,11 @@ from runstone.core import commands
 from runstone.core.effect_specs import EffectSpec
 from runstone.core.payloads import OutputResult, WaitSpec
 from runstone.core.step import Step
+from runstone.engine.cache import ResultCache
 from runstone.engine.execution import Execution
 from runstone.engine.failures import raise_failure
 from runstone.engine.functions import Callee, P, R
-from runstone.engine.requests import Perform, StepRequest, value_of
+from runstone.engine.requests import Perform, Recall, StepRequest, value_of
 from runstone.engine.scope import current_scope
 from runstone.engine.values import Shape, write
 from runstone.errors import InvalidPayload, StepFailed
@@ -42,6 +43,7 @@ class Run:
         clock: Clock,
         threads: Executor | None,
         emit: Callable[[str, Any], None],
+        cache: ResultCache | None = None,
     ) -> None:
         state = execution.state
         assert state.run is not None
@@ -53,6 +55,7 @@ class Run:
         self._clock = clock
         self._threads = threads
         self._emit = emit
+        self._cache = cache or ResultCache(clock)
         self._variables: dict[str, Raw] = {}
         self._sets = 0
         self._recorded_sets = state.variable_sets
@@ -71,6 +74,7 @@ class Run:
             specialist_id=None if is_tool else callee.name,
             tool_name=callee.name if is_tool else None,
             perform=self._performer(callee, arguments),
+            recall=self._recaller(callee, arguments),
             options=callee.call_options,
         )
         step = self._succeeded(await self._execution.step(scope, request))
@@ -83,20 +87,38 @@ class Run:
         async def perform() -> Raw:
             given = callee.signature.unpack(arguments)
             if callee.is_async:
-                return write(await callee.function(**given))
+                return checked(await callee.function(**given))
             call = functools.partial(contextvars.copy_context().run, callee.function, **given)
             if self._threads is None:
-                return write(call())
-            return write(await asyncio.get_running_loop().run_in_executor(self._threads, call))
+                return checked(call())
+            return checked(await asyncio.get_running_loop().run_in_executor(self._threads, call))
 
+        def checked(value: object) -> Raw:
+            """What could not be read back must not be recorded as a success."""
+            raw = write(value)
+            callee.signature.result.read(raw)
+            if holds is not None:
+                self._cache.keep(self.tenant_id, callee.name, arguments, raw, holds)
+            return raw
+
+        holds = callee.call_options.cache_ttl
         return perform
+
+    def _recaller(self, callee: Callee[Any, Any], arguments: Raw) -> Recall | None:
+        if callee.call_options.cache_ttl is None:
+            return None
+        return functools.partial(self._cache.find, self.tenant_id, callee.name, arguments)
 
     async def decide(self, name: str, value: T) -> T:
         """Records a decision; on replay gives back what was decided then, whatever the code says now."""
         shape = Shape(type(value), f"decision {name!r}")
         recorded = write(value)
         step = await self._known(name, "DECISION", OutputResult(decision=recorded))
-        decided: T = shape.read(self._value(step))
+        decided: T
+        try:
+            decided = shape.read(self._value(step))
+        except InvalidPayload:  # the code decides by another type now: what was decided then stands
+            decided = Shape(Any, f"decision {name!r}").read(self._value(step))
         return decided
 
     async def effect(
@@ -240,7 +262,6 @@ class Run:
 
     def emit(self, value: object) -> None:
         """Shows progress to whoever follows; it is not history, and replay shows nothing again."""
-        current_scope()
         if not self._execution.replaying:
             self._emit(self.id, value)
 

@@ -28,10 +28,10 @@ from runstone.core.state import RunState
 from runstone.core.step import Step
 from runstone.engine.conductor import Conductor
 from runstone.engine.failures import error_info
-from runstone.engine.pen import Pen
+from runstone.engine.pen import WRITE_BUDGET, Pen
 from runstone.engine.requests import StepRequest, output_of
-from runstone.engine.scope import Scope
-from runstone.errors import CommandRefused, StaleFence
+from runstone.engine.scope import Scope, cancelled_from_outside
+from runstone.errors import RunstoneError, StaleFence
 from runstone.ports.clock import Clock
 from runstone.ports.store import Claim, Host
 
@@ -49,13 +49,15 @@ _RUN_ENDS: Final = frozenset({"RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAIL
 class Waiter:
     """A branch that waits for a step to end."""
 
-    __slots__ = ("future", "request", "scope", "timer")
+    __slots__ = ("begun", "future", "request", "scope", "timer")
 
     def __init__(self, request: StepRequest, scope: Scope) -> None:
         self.request = request
         self.scope = scope
         self.future: asyncio.Future[tuple[Step, str | None]] = asyncio.get_running_loop().create_future()
         self.timer: asyncio.TimerHandle | None = None
+        self.begun = False
+        """Its start is in the log, or on its way there."""
 
 
 class Execution:
@@ -74,6 +76,7 @@ class Execution:
         jitter: Callable[[], float],
         linger: timedelta = LINGER,
         code_version: str = "",
+        budget: timedelta = WRITE_BUDGET,
     ) -> None:
         self._handle = handle
         self._claim = claim
@@ -91,6 +94,8 @@ class Execution:
         """Paused, but for the steps that are under way: their outcomes are still recorded."""
         self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self.error: BaseException | None = None
+        self.keeps_lease = False
+        """Paused by somebody else, who left the run in this worker's name."""
         self.conductor = Conductor(self._idle)
         self.pen = Pen(
             host,
@@ -101,12 +106,10 @@ class Execution:
             engine_attempt=claim.attempts,
             absorbed=self._absorb,
             failed=self._write_failed,
+            budget=budget,
         )
-        self._unrequested = {
-            key: step_id
-            for key, step_id in self.state.latest_steps.items()
-            if key not in self.state.open_steps
-        }
+        self._unrequested = dict(self.state.latest_steps)
+        """Recorded steps that the handler has not asked for yet."""
         self._replaying = bool(self._unrequested)
 
     @property
@@ -116,7 +119,7 @@ class Execution:
     @property
     def replaying(self) -> bool:
         """Whether the handler is still where the log has answers."""
-        return self._replaying
+        return self._replaying and (bool(self._unrequested) or self.conductor.has_arrivals)
 
     # Its life
 
@@ -153,23 +156,23 @@ class Execution:
         self.conductor.enter(scope)
         try:
             result = await self._handle(self)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            if not self._stopping:
-                self.error = error
-                self.pen.write(commands.FailRun(error=error_info(error)))
+        except (Exception, asyncio.CancelledError) as error:
+            if self._stopping or cancelled_from_outside():
+                raise
+            self._left(
+                f"the handler raised {type(error).__name__}", commands.FailRun(error=error_info(error))
+            )
         else:
-            self._returned(result)
+            self._left("the handler returned", commands.ReturnHandler(result=result))
 
-    def _returned(self, result: Raw) -> None:
+    def _left(self, how: str, command: commands.Command) -> None:
+        """The handler is through; not so if the log has steps that it did not ask for (§ENG-20)."""
         if self._stopping:
             return
         if self._unrequested:
-            key = min(self._unrequested, key=lambda key: self.state.ends.get(self._unrequested[key], 0))
-            self._mismatch(f"step {key!r}", "the handler returned")
+            self._mismatch(f"step {next(iter(self._unrequested))!r}", how)
         else:
-            self.pen.write(commands.ReturnHandler(result=result))
+            self.pen.write(command)
 
     async def _close(self, root: asyncio.Task[None] | None) -> None:
         self._stopping = self.conductor.closed = True
@@ -211,9 +214,8 @@ class Execution:
         except asyncio.CancelledError:
             self._give_up(waiter)
             raise
-        if step.completed_at is not None:
-            scope.now = max(scope.now, step.completed_at)
-        scope.cause = event_id
+        assert step.completed_at is not None, "only what has ended is delivered"
+        scope.saw(step.completed_at, event_id)
         return step
 
     def note_variable(self, name: str, value: Raw) -> None:
@@ -233,6 +235,7 @@ class Execution:
             return self._take_up_new(waiter)
         step = state.steps[step_id]
         self._unrequested.pop(request.key, None)
+        waiter.begun = step.status == "RUNNING"
         asked = (request.step_type, input_digest(request.arguments))
         if asked != (step.step_type, step.input_digest):
             self._mismatch(
@@ -292,7 +295,7 @@ class Execution:
         body = self._bodies.get(key)
         if body is not None:
             body.cancel()
-        if not self._stopping and key in self.state.open_steps:
+        if not self._stopping and waiter.begun:
             error = ErrorInfo(
                 category="CANCELLED", code="BRANCH_CANCELLED", message="Its branch was cancelled"
             )
@@ -312,6 +315,7 @@ class Execution:
     def _begin(self, waiter: Waiter) -> None:
         """A step that the log does not have."""
         request = waiter.request
+        waiter.begun = True
         start = commands.StartStep(
             step_key=request.key,
             step_type=request.step_type,
@@ -335,27 +339,39 @@ class Execution:
         key = waiter.request.key
         task = asyncio.ensure_future(self._body(waiter))
         self._bodies[key] = task
-        task.add_done_callback(lambda _: self._bodies.pop(key, None))
+        task.add_done_callback(lambda _: self._body_done(key, task))
+
+    def _body_done(self, key: str, task: asyncio.Task[None]) -> None:
+        """One that was cancelled leaves without writing: whoever waited for the last of them goes on."""
+        if self._bodies.get(key) is task:
+            del self._bodies[key]
+            self._absorb(())
 
     async def _body(self, waiter: Waiter) -> None:
         request = waiter.request
         assert request.perform is not None, "what has no outcome yet has something to perform"
         timeout = request.options.timeout
         began = self._clock.now()
+        recalled = request.recall() if request.recall is not None else None
         try:
             async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
-                value = await request.perform()
+                value = recalled or await request.perform()
+        except asyncio.CancelledError as error:
+            if cancelled_from_outside():
+                raise
+            self._attempt_failed(waiter, error, began)
+            return
         except Exception as error:
             self._attempt_failed(waiter, error, began)
             return
         self._bodies.pop(request.key, None)
         self.pen.write(
-            *self._tool_commands(request, began, value, None),
+            *self._tool_commands(request, began, value, None, cache_hit=recalled is not None),
             commands.CompleteStep(step_key=request.key, output=output_of(request.step_type, value)),
             lease=self._progress(),
         )
 
-    def _attempt_failed(self, waiter: Waiter, error: Exception, began: datetime) -> None:
+    def _attempt_failed(self, waiter: Waiter, error: BaseException, began: datetime) -> None:
         request = waiter.request
         self._bodies.pop(request.key, None)
         attempt = self._attempt(request.key)
@@ -372,7 +388,6 @@ class Execution:
             parked = commands.PauseRun(reason="PARKED", details=details)
             self.pen.write(*tool, failed, parked, lease=Lease(owner=None, attempts=0))
         else:
-            self.error = error
             self.pen.write(*tool, failed, lease=self._progress())
 
     def _attempt(self, key: str) -> int:
@@ -384,7 +399,13 @@ class Execution:
         return state.steps[step_id].logical_attempt if step_id else 1
 
     def _tool_commands(
-        self, request: StepRequest, began: datetime, value: Raw | None, error: ErrorInfo | None
+        self,
+        request: StepRequest,
+        began: datetime,
+        value: Raw | None,
+        error: ErrorInfo | None,
+        *,
+        cache_hit: bool = False,
     ) -> Sequence[commands.Command]:
         if request.tool_name is None:
             return ()
@@ -399,7 +420,10 @@ class Execution:
         if error is not None:
             return called, commands.FailTool(tool_call_id=call_id, error=error, duration_ms=elapsed)
         assert value is not None, "a tool that did not fail has returned"
-        return called, commands.CompleteTool(tool_call_id=call_id, result=value, duration_ms=elapsed)
+        done = commands.CompleteTool(
+            tool_call_id=call_id, result=value, duration_ms=elapsed, cache_hit=cache_hit
+        )
+        return called, done
 
     def _progress(self) -> Lease | None:
         """A finished step shows that the run does not kill its workers."""
@@ -457,6 +481,9 @@ class Execution:
 
     def _rest(self) -> None:
         """Leaves memory until a deadline or an answer, unless that is near."""
+        if any(self._has_answer(waiter) for waiter in self._waiters.values()):
+            self.pen.flush()
+            return
         moments = [moment for key in self._waiters if (moment := self._moment(key)) is not None]
         wake_at = min(moments, default=None)
         if wake_at is not None and wake_at - self._clock.now() <= self._linger:
@@ -464,10 +491,15 @@ class Execution:
         waiting = tuple(self._waiters)
         self.pen.write(commands.SuspendRun(wake_at=wake_at, waiting=waiting), lease=Lease(owner=None))
 
+    def _has_answer(self, waiter: Waiter) -> bool:
+        """Whether its wait is not written yet and will find an answer that came before."""
+        wait = waiter.request.wait
+        return wait is not None and wait.name in self.state.answers
+
     def _moment(self, key: str) -> datetime | None:
         wait = self._waiters[key].request.wait
         if wait is None:
-            return self.state.retry_times.get(key)
+            return self.state.retry_times.get(key, self._clock.now())
         step_id = self.state.open_steps.get(key)
         return self.state.steps[step_id].wait_deadline if step_id else wait.deadline
 
@@ -485,10 +517,11 @@ class Execution:
             elif event.event_type in _RUN_ENDS:
                 self._end("ended")
             elif event.event_type == "RUN_PAUSED":
+                self.keeps_lease = event.control_signal_id is not None
                 self._pausing = self._stopping = self.conductor.closed = True
             elif event.event_type == "RUN_SUSPENDED":
                 self._end("suspended")
-        if self._pausing and not self._bodies:
+        if self._pausing and not self._bodies and self.pen.idle:
             self._end("paused")
         self.conductor.pump()
 
@@ -514,5 +547,5 @@ class Execution:
         """Somebody else wrote to the run: an answer, a cancellation."""
         try:
             await self.pen.read_news()
-        except CommandRefused as error:
+        except RunstoneError as error:
             self._write_failed(error)

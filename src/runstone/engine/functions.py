@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
+from runstone.core.codec import NULL
 from runstone.core.decide import Case
 from runstone.core.payloads import StepType
 from runstone.engine.policy import ONCE, Retry
@@ -134,7 +135,7 @@ class Handler(Generic[A, R]):
 class _Started(msgspec.Struct):
     """The signal that `app.start` writes, as far as a handler is concerned."""
 
-    arguments: Raw
+    arguments: Raw = NULL
 
 
 START_CHANNEL: Final = "app.start"

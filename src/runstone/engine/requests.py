@@ -16,6 +16,9 @@ from runstone.engine.functions import CallOptions
 Perform: TypeAlias = Callable[[], Awaitable[Raw]]
 """Does the work of a step; what it returns is recorded."""
 
+Recall: TypeAlias = Callable[[], Raw | None]
+"""What the same work gave not long ago, if that still holds."""
+
 
 class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One durable step."""
@@ -28,6 +31,7 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     tool_name: str | None = None
     perform: Perform | None = None
     """Nothing to perform: the outcome is known when it is asked for, or comes from outside."""
+    recall: Recall | None = None
     output: OutputResult | None = None
     skip_reason: str | None = None
     effect: RequestEffect | None = None

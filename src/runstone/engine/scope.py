@@ -15,6 +15,7 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Any
 
+from runstone.engine.functions import checked_name
 from runstone.errors import UseRunGather
 
 CURRENT: ContextVar[Scope] = ContextVar("runstone_scope")
@@ -33,12 +34,18 @@ class Scope:
         self.cancelled = False
         self._occurrences: Counter[str] = Counter()
 
-    def child(self, name: str, place: int) -> Scope:
-        """A branch of this branch; it begins with what its parent has seen."""
-        return Scope(self.run_id, f"{self.path}{name}.{place}/", self.now, self.cause)
+    def child(self, key: str, place: int) -> Scope:
+        """A branch of this branch, opened under a key of it; it begins with what its parent has seen."""
+        return Scope(self.run_id, f"{key}.{place}/", self.now, self.cause)
+
+    def saw(self, moment: datetime, cause: str | None) -> None:
+        """It has seen an event; time does not go back within a branch."""
+        self.now = max(self.now, moment)
+        self.cause = cause
 
     def key(self, name: str) -> str:
         """The key of the next step of that name."""
+        checked_name(name)
         self._occurrences[name] += 1
         return f"{self.path}{name}#{self._occurrences[name]}"
 
@@ -52,6 +59,12 @@ class Scope:
 
     def _seed(self, kind: str) -> bytes:
         return sha256(f"{self.run_id}:{self.key(f'${kind}')}".encode()).digest()
+
+
+def cancelled_from_outside() -> bool:
+    """Whether somebody cancelled the calling task; if not, a `CancelledError` in it is its own doing."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def current_scope() -> Scope:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -38,6 +38,9 @@ class Shape:
             raise InvalidPayload("", str(error)) from error
 
 
+_NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
 class Signature:
     """A function's parameters and result, as the log sees them."""
 
@@ -48,6 +51,9 @@ class Signature:
         except NameError as error:
             raise RegistrationError(f"{where}: {error}; annotations must be importable names") from error
         parameters = list(inspect.signature(function).parameters.values())[skip:]
+        for parameter in parameters:
+            if parameter.kind not in _NAMED:
+                raise RegistrationError(f"{where}({parameter.name}): the log knows arguments by their names")
         self._signature = inspect.Signature(parameters)
         self.names = tuple(parameter.name for parameter in parameters)
         self._plain = all(

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
-from datetime import timedelta
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from msgspec import Raw
@@ -23,9 +24,11 @@ from msgspec import Raw
 from runstone.core.decide import Case
 from runstone.core.ids import NewId
 from runstone.core.run import code_rank
+from runstone.engine.cache import ResultCache
 from runstone.engine.context import Run
 from runstone.engine.execution import Ending, Execution
 from runstone.engine.functions import Handler
+from runstone.engine.pen import WRITE_BUDGET
 from runstone.engine.values import write
 from runstone.errors import RunstoneError
 from runstone.ports.bell import Bell
@@ -60,6 +63,8 @@ class Worker:
         emit: Callable[[str, Any], None] = lambda run_id, value: None,
         ended: Callable[[str], None] = lambda run_id: None,
         jitter: Callable[[], float] = random.random,
+        budget: timedelta = WRITE_BUDGET,
+        cache: ResultCache | None = None,
     ) -> None:
         self.id = worker_id
         self._host = host
@@ -75,16 +80,45 @@ class Worker:
         self._emit = emit
         self._ended = ended
         self._jitter = jitter
+        self._budget = budget
+        self._cache = cache or ResultCache(clock)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reading: set[asyncio.Task[None]] = set()
+        self._leaving = asyncio.Event()
         self._executions: dict[str, Execution] = {}
-        self._news: set[str] = set()
+        self._held: Counter[str] = Counter()
+        """Runs that this worker is loading, executing or giving back."""
+        self._loading: set[str] = set()
+        self._rung_early: set[str] = set()
+        """Runs that had news while they were being loaded."""
+        self._strays: set[str] = set()
+        self._troubles: Counter[str] = Counter()
+        self._reserved = 0
+        self._leased_until: datetime | None = None
         self._wake = asyncio.Event()
         self._stopping = False
 
     @property
     def free(self) -> int:
         """How many more runs it can take."""
-        return 0 if self._stopping else self._concurrency - len(self._tasks)
+        return 0 if self._stopping else self._concurrency - len(self._held) - self._reserved
+
+    def holds(self, run_id: str) -> bool:
+        """Whether the run is in its memory."""
+        return run_id in self._held
+
+    @contextmanager
+    def reserve(self) -> Iterator[bool]:
+        """A place for a run that is about to be created in this worker's name, if there is one.
+
+        There is none before the worker's lease is in the store: others would take the run at once.
+        """
+        place = self.free > 0 and self._leased_until is not None
+        self._reserved += place
+        try:
+            yield place
+        finally:
+            self._reserved -= place
 
     async def run(self) -> None:
         """Works until it is stopped."""
@@ -117,6 +151,7 @@ class Worker:
     async def drain(self, deadline: timedelta = timedelta(seconds=30)) -> None:
         """Claims no more, lets runs finish until the deadline, gives back the rest."""
         self._stopping = True
+        self._leaving.set()
         self._wake.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=deadline.total_seconds())
@@ -128,15 +163,18 @@ class Worker:
         """Drops everything at once, as a crash would, but for the handlers' own cleaning up."""
         self._stopping = True
         self._wake.set()
+        self._leaving.set()
         for execution in list(self._executions.values()):
             execution.abandon()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._tasks or self._reading:
+            await asyncio.wait(self._tasks | self._reading)
 
     # Claiming
 
     def _rung(self, run_id: str) -> None:
-        if run_id in self._executions:
+        if run_id in self._loading:
+            self._rung_early.add(run_id)
+        elif run_id in self._executions:
             self._read_news(run_id)
         self._wake.set()
 
@@ -144,6 +182,7 @@ class Worker:
         limit = min(self.free, CLAIM_AT_ONCE)
         if limit <= 0:
             return 0
+        now = self._clock.now()
         try:
             claims = await self._host.claim(
                 self.id,
@@ -155,15 +194,23 @@ class Worker:
         except RunstoneError as error:
             _log.warning("cannot claim runs: %s", error)
             return 0
+        self._leased_until = now + self._lease
         for claim in claims:
             self._spawn(claim, None)
         return len(claims)
 
     def _spawn(self, claim: Claim, case: Case | None) -> None:
+        self._held[claim.run_id] += 1
         task = asyncio.ensure_future(self._execute(claim, case))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._wake.set())
+        task.add_done_callback(lambda _: self._let_go(claim.run_id, task))
+
+    def _let_go(self, run_id: str, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._held[run_id] -= 1
+        if self._held[run_id] <= 0:
+            del self._held[run_id]
+        self._wake.set()
 
     # Executing
 
@@ -172,7 +219,7 @@ class Worker:
         if previous is not None:
             previous.abandon()
         try:
-            case = case or await load_case(self._host, claim.tenant_id, claim.run_id)
+            case = case or await self._load(claim)
             if case is None:
                 return
             execution = Execution(
@@ -185,29 +232,54 @@ class Worker:
                 new_id=self._new_id,
                 jitter=self._jitter,
                 code_version=self._version,
+                budget=self._budget,
             )
             self._executions[claim.run_id] = execution
+            if claim.run_id in self._rung_early:
+                self._rung_early.discard(claim.run_id)
+                self._read_news(claim.run_id)
             try:
                 ending = await execution.run()
             finally:
                 if self._executions.get(claim.run_id) is execution:
                     del self._executions[claim.run_id]
-            self._report(claim, execution, ending)
-        except RunstoneError as error:
-            _log.error("run %s: %s", claim.run_id, error)
+            await self._report(claim, execution, ending)
+        except Exception as error:
+            await self._give_back(claim, error)
 
-    def _report(self, claim: Claim, execution: Execution, ending: Ending) -> None:
+    async def _load(self, claim: Claim) -> Case | None:
+        self._loading.add(claim.run_id)
+        try:
+            return await load_case(self._host, claim.tenant_id, claim.run_id)
+        finally:
+            self._loading.discard(claim.run_id)
+
+    async def _report(self, claim: Claim, execution: Execution, ending: Ending) -> None:
         if ending == "failed":
-            _log.error("run %s could not be written: %s", claim.run_id, execution.error)
-        elif ending != "lost":
+            await self._give_back(claim, execution.error)
+            return
+        self._troubles.pop(claim.run_id, None)
+        if ending == "paused" and execution.keeps_lease:
+            await self._host.release(self.id, [claim.run_id])
+        if ending != "lost":
             self._ended(claim.run_id)
+
+    async def _give_back(self, claim: Claim, error: BaseException | None) -> None:
+        """What cannot be read or written here is left to whoever claims it, after a while and no sooner."""
+        _log.error("run %s stops here: %s", claim.run_id, error, exc_info=error)
+        self._troubles[claim.run_id] += 1
+        rest = min(self._lease.total_seconds(), self._poll * 2 ** self._troubles[claim.run_id])
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._leaving.wait(), rest)
+        with suppress(RunstoneError):
+            await self._host.release(self.id, [claim.run_id])
 
     async def _handle(self, execution: Execution) -> Raw:
         """Calls the handler with the value it was started with."""
         state = execution.state
         assert state.run is not None
         handler = self._handlers[state.run.plan_id]
-        run = Run(execution, clock=self._clock, threads=self._threads, emit=self._emit)
+        run = Run(execution, clock=self._clock, threads=self._threads, emit=self._emit, cache=self._cache)
         arguments = handler.read_input(execution.pen.case)
         return write(await handler.function(run, *arguments))
 
@@ -216,19 +288,42 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(self._lease.total_seconds() / 3)
+            executions = dict(self._executions)
+            now = self._clock.now()
             try:
-                news = await self._host.heartbeat(self.id, lease=self._lease)
-            except RunstoneError as error:
-                _log.warning("cannot extend the lease: %s", error)
+                async with asyncio.timeout(self._lease.total_seconds() / 3):
+                    news = await self._host.heartbeat(self.id, lease=self._lease)
+            except (RunstoneError, TimeoutError) as error:
+                _log.warning("cannot extend the lease: %s", str(error) or "the store takes too long")
+                self._stop_if_expired()
                 continue
-            for run_id, execution in list(self._executions.items()):
+            self._leased_until = now + self._lease
+            for run_id, execution in executions.items():
                 if run_id not in news:
                     execution.abandon()
                 elif news[run_id] > execution.state.last_seq:
                     self._read_news(run_id)
+            await self._release_strays(news)
+
+    def _stop_if_expired(self) -> None:
+        """Whoever could not renew its lease in time has lost its runs, and stops (§STO-24)."""
+        if self._leased_until is not None and self._clock.now() >= self._leased_until:
+            self._leased_until = None
+            for execution in self._executions.values():
+                execution.abandon()
+
+    async def _release_strays(self, news: Mapping[str, int]) -> None:
+        """Runs that it owns and does not work on, at two heartbeats in a row, are given back."""
+        idle = {run_id for run_id in news if run_id not in self._held}
+        strays, self._strays = self._strays & idle, idle
+        if strays:
+            with suppress(RunstoneError):
+                await self._host.release(self.id, sorted(strays))
 
     def _read_news(self, run_id: str) -> None:
-        execution = self._executions[run_id]
+        execution = self._executions.get(run_id)
+        if execution is None:
+            return
         task = asyncio.ensure_future(execution.read_news())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._reading.add(task)
+        task.add_done_callback(self._reading.discard)

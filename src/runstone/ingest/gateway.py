@@ -8,6 +8,7 @@ land beside a running handler, and ring the bell.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
@@ -17,6 +18,7 @@ from msgspec import UNSET, Raw
 from runstone.core.commands import Control, CreateRun, ReceiveSignal, RefuseControl, ReportConflict
 from runstone.core.commit import Context, Lease
 from runstone.core.decide import Case, decide
+from runstone.core.events import Event
 from runstone.core.ids import NewId
 from runstone.core.keys import content_hash
 from runstone.core.payloads import ControlKind, ErrorInfo, OptionalJson, SignalType
@@ -136,7 +138,7 @@ class Gateway:
         run = await self._store.get_run(tenant_id, run_id)
         if run is None:
             raise NotFound(f"There is no run {run_id}")
-        self._check_limits(run_id, data)
+        self._check_limits(run_id, target, data, reason)
         signal_id = control_signal_id or self._new_id()
         objection = await self._authorization.objection(sender, kind, run)
         if objection is not None:
@@ -146,14 +148,21 @@ class Gateway:
         )
         decision = await carry_out(self._store, tenant_id, run_id, command, context=self._context(sender))
         self._bell.ring(run_id)
-        for event in decision.commit.events:
-            if event.event_type == "SIGNAL_REJECTED":
+        events = decision.commit.events or await self._history(tenant_id, run_id)
+        for event in events:
+            if event.event_type == "SIGNAL_REJECTED" and event.control_signal_id == signal_id:
                 error = msgspec.json.decode(event.event_data)["error"]["message"]
                 raise ControlRefused(f"{kind} was refused: {error}")
 
-    def _check_limits(self, run_id: str, data: OptionalJson) -> None:
+    async def _history(self, tenant_id: str, run_id: str) -> Sequence[Event]:
+        """Where the answer stands to a control signal that came before: sent again, it is the same."""
+        stream = await self._store.load(tenant_id, run_id)
+        return stream.events if stream else ()
+
+    def _check_limits(self, run_id: str, target: str | None, data: OptionalJson, reason: str) -> None:
         """Too large or too many: answered, not recorded, or it would be a way to fill the log (§ENG-27)."""
-        if isinstance(data, Raw) and memoryview(data).nbytes > MAX_CONTROL_BYTES:
+        size = len((target or "").encode()) + len(reason.encode())
+        if size + (memoryview(data).nbytes if isinstance(data, Raw) else 0) > MAX_CONTROL_BYTES:
             raise ControlRefused(f"A control signal holds at most {MAX_CONTROL_BYTES} bytes")
         now = self._clock.now()
         recent = self._recent.setdefault(run_id, deque())

@@ -14,6 +14,7 @@ from runstone.core.commands import Command
 from runstone.core.commit import Context, Lease
 from runstone.core.decide import Case, Decision, decide
 from runstone.core.state import RunState, SignalState
+from runstone.core.transitions import SIGNAL
 from runstone.errors import CommitRefused, DuplicateKey, NotFound, OutcomeUnknown, StaleFence
 from runstone.ports.store import Committed, Host
 
@@ -36,6 +37,12 @@ async def load_case(host: Host, tenant_id: str, run_id: str) -> Case | None:
     signals = await host.load(tenant_id, signal_id)
     signal = signals.fold() if signals else SignalState(stream_id=signal_id, tenant_id=tenant_id)
     assert isinstance(signal, SignalState), "a run's signal is a signal"
+    if signal.signal is not None and signal.signal.status in SIGNAL.terminal:
+        # It may have ended between the two reads, and the run with it.
+        stream = await host.load(tenant_id, run_id)
+        assert stream is not None, "nothing is deleted"
+        run = stream.fold()
+        assert isinstance(run, RunState), "a stream stays what it is"
     return Case(
         signal=signal,
         run=run,
@@ -78,6 +85,8 @@ async def carry_out(
 
 async def submit(host: Host, decision: Decision) -> Committed:
     """Commits a decision; the same commit again while its outcome is unknown (§STO-19)."""
+    if not decision.commit.writes:
+        return Committed(repeated=True)
     for _ in range(RESUBMISSIONS - 1):
         try:
             return await host.commit(decision.commit)

@@ -52,7 +52,7 @@ def _frozen(table: str, machine: Machine, action: str) -> str:
         f"{table}_frozen_{action.lower()}",
         f"BEFORE {action} ON {table}",
         f"OLD.status IN ({_listed(machine.terminal)}) AND {_UNLESS_MAINTAINED}",
-        f"a {machine.entity} that has ended is frozen",
+        f"this {machine.entity} has ended and is frozen",
     )
 
 
@@ -66,7 +66,7 @@ def _moves(table: str, machine: Machine) -> str:
         f"{table}_moves",
         f"BEFORE UPDATE OF status ON {table}",
         f"OLD.status <> NEW.status AND NOT ({allowed})",
-        f"no such transition of a {machine.entity}",
+        f"no such transition of this {machine.entity}",
     )
 
 
@@ -76,7 +76,7 @@ def _known(table: str, machine: Machine) -> str:
         f"{table}_states",
         f"BEFORE INSERT ON {table}",
         f"NEW.status NOT IN ({_listed(first)})",
-        f"no such state of a {machine.entity}",
+        f"no such state of any {machine.entity}",
     )
 
 

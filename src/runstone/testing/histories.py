@@ -114,7 +114,7 @@ def _context(pen: Pen) -> Context:
         span_id="00f067aa0ba902b7",
         adapter_version=pen.pick((None, "2.0.0")),
         engine_attempt=pen.pick((None, 1, 2)),
-        engine_run_ref=pen.pick((None, Raw(b'{"workflow" : "w-1"}'))),
+        engine_run_ref=pen.pick((None, {"workflow": "größe", "shard": 1.5})),
     )
 
 

@@ -16,16 +16,20 @@ import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 from runstone.errors import RunstoneError
 from runstone.testing.clock import START
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_Ts = TypeVarTuple("_Ts")
 
 RESOLUTION: Final = 1e-6
 """Timers closer together than this fire together: it is the resolution of the log's times."""
+
+TURNS: Final = 200_000
+"""How often the loop may go round without time moving."""
 
 _NODE: ContextVar[Node | None] = ContextVar("runstone_node", default=None)
 
@@ -41,11 +45,16 @@ class _VirtualSelector(selectors.BaseSelector):
         self.now = 0.0
         self.calm: list[asyncio.Future[None]] = []
         """Who waits for the moment before time moves."""
+        self._turns = 0
         self._keys: dict[Any, selectors.SelectorKey] = {}
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is not None and timeout <= 0:
+            self._turns += 1
+            if self._turns > TURNS:
+                raise Stuck("Callbacks call each other for ever: time cannot move on")
             return []
+        self._turns = 0
         if self.calm:
             waiting, self.calm = self.calm, []
             for future in waiting:
@@ -87,9 +96,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         await future
 
     def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context
         node = context.get(_NODE)
         if node is None:
             return super().call_soon(callback, *args, context=context)
@@ -98,9 +107,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return call.handle
 
     def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, when: float, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        context = context or copy_context()
+        context = copy_context() if context is None else context
         node = context.get(_NODE)
         if node is None:
             return super().call_at(when, callback, *args, context=context)
@@ -112,7 +121,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, coro: Any, *, name: object = None, context: Context | None = None, **more: Any
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context, **more)
-        node = (context or copy_context()).get(_NODE)
+        node = (copy_context() if context is None else context).get(_NODE)
         if node is not None:
             node.own(task)
         return task
@@ -156,6 +165,10 @@ class Node:
         """Starts work in this process."""
         return asyncio.get_running_loop().create_task(work, context=self._context.copy())
 
+    def call(self, callback: Callable[[*_Ts], object], *args: *_Ts) -> None:
+        """Calls something in this process soon."""
+        asyncio.get_running_loop().call_soon(callback, *args, context=self._context.copy())
+
     def own(self, task: asyncio.Task[Any]) -> None:
         """Notes a task of this process."""
         self._tasks.add(task)
@@ -192,6 +205,7 @@ class Node:
         Cut it off from everything that matters first.
         """
         self._release()
+        await asyncio.sleep(1)  # a coroutine that never began would complain of it
         while self._tasks:
             for task in self._tasks:
                 task.cancel()

@@ -43,7 +43,7 @@ async def build(path: Path) -> None:
             for decision in five_step_history(tenant_id=tenant_id, clock=clock, new_id=new_id):
                 await store.commit(decision.commit)
         waiting = await tell(store, clock, new_id, _waiting(clock, new_id))
-        await tell(store, clock, new_id, _failing(clock, waiting), parent=waiting)
+        await tell(store, clock, new_id, _failing(clock, waiting))
         await tell(store, clock, new_id, [_received(clock, FRESH, commands.CreateRun(plan_id=FRESH))])
         clock.advance(1)
         lease = timedelta(days=365 * 100)
@@ -51,17 +51,10 @@ async def build(path: Path) -> None:
 
 
 async def tell(
-    store: SqliteStore,
-    clock: VirtualClock,
-    new_id: NewId,
-    story: Iterable[tuple[Command, ...]],
-    *,
-    parent: Case | None = None,
+    store: SqliteStore, clock: VirtualClock, new_id: NewId, story: Iterable[tuple[Command, ...]]
 ) -> Case:
-    """Commits a story, a second between its parts; a child is of its parent's correlation."""
+    """Commits a story, a second between its parts."""
     case = Case.new(TENANT, new_id(), new_id())
-    if parent is not None and parent.run.run is not None:
-        new_id = _first(parent.run.run.correlation_id, new_id)
     for wanted in story:
         clock.advance(1)
         context = Context(
@@ -78,15 +71,10 @@ async def tell(
     return case
 
 
-def _first(value: str, then: NewId) -> NewId:
-    """The id that a decision takes first is the correlation of a new case."""
-    pending = [value]
-    return lambda: pending.pop() if pending else then()
-
-
 def _received(
-    clock: VirtualClock, source_id: str, create: commands.CreateRun, cause: str | None = None
+    clock: VirtualClock, source_id: str, create: commands.CreateRun, parent: Case | None = None
 ) -> tuple[Command, ...]:
+    """A signal and its run; a child is caused by its parent's last event, and of its correlation."""
     receive = commands.ReceiveSignal(
         signal_type="EMAIL",
         source_channel="inbox",
@@ -95,7 +83,8 @@ def _received(
         normalized_payload=_NOTE,
         received_at=clock.now(),
         ingested_by="gateway",
-        cause=cause,
+        cause=parent.run.last_event if parent else None,
+        correlation_id=parent.run.run.correlation_id if parent and parent.run.run else None,
     )
     return receive, create
 
@@ -167,7 +156,7 @@ def _waiting(clock: VirtualClock, new_id: NewId) -> Iterator[tuple[Command, ...]
 
 def _failing(clock: VirtualClock, parent: Case) -> Iterator[tuple[Command, ...]]:
     create = commands.CreateRun(plan_id="child", parent_run_id=parent.run.stream_id)
-    yield _received(clock, "child", create, cause=parent.run.last_event)
+    yield _received(clock, "child", create, parent)
     yield (commands.StartRun(),)
     yield (commands.FailRun(error=_ERROR, exit_reason="E1"),)
 

@@ -197,7 +197,7 @@ async def test_a_foreign_trigger_and_maintenance_left_open_are_found(store_path:
     connection.execute("CREATE TRIGGER evil AFTER INSERT ON runs BEGIN SELECT 1; END")
     connection.execute("DROP INDEX runs_by_status")
     connection.execute("CREATE INDEX runs_by_status ON runs (status)")
-    connection.execute("INSERT INTO maintenance VALUES ('none')")
+    connection.execute("INSERT INTO maintenance (reason) VALUES ('none')")
     connection.close()
     assert [finding.found for finding in await scene.findings(store_path)] == [
         "index runs_by_status was changed",

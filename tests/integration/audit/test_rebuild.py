@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import Raw
 
 from runstone.audit.rebuild import Rebuilt, rebuild_all, rebuild_run
 from runstone.core.commands import SetVariable
@@ -24,6 +25,7 @@ DERIVED = sorted(TABLES.values())
 
 async def rebuild(path: Path) -> list[Rebuilt]:
     async with await SqliteStore.open(path, inline=True) as store:
+        store._connection.execute("PRAGMA synchronous = OFF")  # durability is proven elsewhere
         return [rebuilt async for rebuilt in rebuild_all(store)]
 
 
@@ -137,8 +139,8 @@ class Busy(SqliteStore):
                 self,
                 tenant_id,
                 stream_id,
-                SetVariable(name="n", value=b"1"),
-                context=context,  # type: ignore[arg-type]
+                SetVariable(name="n", value=Raw(b"1")),
+                context=context,
             )
         await super().replace_rows(tenant_id, stream_id, last_seq, rows)
 
@@ -149,6 +151,22 @@ async def test_a_run_that_others_write_to_is_read_again(store_path: Path) -> Non
         assert store.writes == 0  # type: ignore[attr-defined]
     assert [stream.problem for stream in rebuilt if stream.problem] == []
     assert await scene.findings(store_path) == []
+
+
+async def test_a_run_that_is_never_left_alone_is_given_up(store_path: Path) -> None:
+    async with await Busy.open(store_path, inline=True) as store:
+        store._connection.execute("PRAGMA synchronous = OFF")
+        store.writes = 1000  # type: ignore[attr-defined]
+        problems = [stream.problem async for stream in rebuild_all(store) if stream.problem]
+    assert problems == ["Others write to it without a pause: try again later"]
+
+
+async def test_an_event_that_cannot_be_read_leaves_the_rows_as_they_are(store_path: Path) -> None:
+    with Behind(store_path) as connection:
+        connection.execute("UPDATE orchestration_events SET occurred_at = 1 << 62 WHERE run_seq = 22")
+    problems = [rebuilt.problem for rebuilt in await rebuild(store_path) if rebuilt.problem]
+    assert len(problems) == 1
+    assert "its occurred_at cannot be read" in problems[0]
 
 
 async def test_verify_finds_nothing_while_others_write(store_path: Path) -> None:
@@ -165,8 +183,8 @@ async def test_verify_finds_nothing_while_others_write(store_path: Path) -> None
                     store,
                     scene.TENANT,
                     run.id,
-                    SetVariable(name="n", value=b"1"),
-                    context=context,  # type: ignore[arg-type]
+                    SetVariable(name="n", value=Raw(b"1")),
+                    context=context,
                 )
         done.set()
 

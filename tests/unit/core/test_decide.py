@@ -362,6 +362,9 @@ UNREADABLE: dict[str, tuple[Callable[[], Story], Command]] = {
         opened,
         commands.RequestEffect(step_key="work", effect_type="X", spec={}, effect_key="x" * 256),
     ),
+    "half a character": (Story.running, commands.PauseRun(reason="\ud800")),
+    "a NUL in a text": (Story.running, commands.PauseRun(reason="a\0b")),
+    "a NUL in a step key": (Story.running, commands.StartStep(step_key="a\0b", step_type="DECISION")),
     "negative retries": (
         opened,
         commands.RequestEffect(step_key="work", effect_type="X", spec={}, max_retries=-1),
@@ -376,6 +379,12 @@ def test_what_could_not_be_read_back_is_not_written(wrong: str) -> None:
     story = tell()
     with pytest.raises((InvalidPayload, CommandRefused)):
         story.do(command)
+
+
+def test_a_text_that_only_looks_like_a_nul_is_written() -> None:
+    story = Story.running()
+    story.do(commands.PauseRun(reason="a\\u0000b"))
+    assert data(story.last) == {"reason": "a\\u0000b"}
 
 
 def test_a_long_exit_reason_is_cut_and_can_be_read() -> None:

@@ -13,13 +13,15 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
+from runstone.core.chain import event_hash
 from runstone.core.commit import Commit, StreamWrite
 from runstone.core.events import Event
 from runstone.core.rows import TABLES
 from runstone.core.run import QueueEntry
-from runstone.errors import DuplicateKey, StaleFence, StaleSequence, StoreError
+from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequence, StoreError
 from runstone.ports.store import Committed
 from runstone.stores.sql import statements
+from runstone.stores.sqlite import reads
 from runstone.stores.sqlite.faults import translate
 from runstone.stores.sqlite.rows import ENTITIES, EVENTS, STREAMS, Table, chunks, to_micros
 
@@ -60,6 +62,7 @@ def _apply_together(connection: sqlite3.Connection, commits: Sequence[Commit], n
     heads = _heads(connection, commits)
     outcomes: list[Outcome] = []
     winners: list[Commit] = []
+    written: dict[tuple[str, int], str] = {}
     for commit in commits:
         refusal = _judge(commit, heads)
         if refusal is None:
@@ -68,8 +71,9 @@ def _apply_together(connection: sqlite3.Connection, commits: Sequence[Commit], n
                 heads[write.stream_id] = _Head(
                     write.tenant_id, write.last_seq, write.fence + write.raise_fence
                 )
+                written[write.stream_id, write.last_seq] = write.head
             outcomes.append(Committed())
-        elif _landed(connection, commit):
+        elif all(_landed(connection, write, written) for write in commit.writes):
             outcomes.append(Committed(repeated=True))
         else:
             outcomes.append(refusal)
@@ -86,6 +90,8 @@ def _heads(connection: sqlite3.Connection, commits: Sequence[Commit]) -> dict[st
 
 def _judge(commit: Commit, heads: dict[str, _Head]) -> StoreError | None:
     """Why the commit is refused, if it is: a stale fence first, for its writer must not try again."""
+    if len({write.tenant_id for write in commit.writes}) > 1:
+        return CommitRefused("A commit belongs to one tenant")
     stale: StoreError | None = None
     for write in commit.writes:
         head = heads.get(write.stream_id)
@@ -99,12 +105,13 @@ def _judge(commit: Commit, heads: dict[str, _Head]) -> StoreError | None:
     return stale
 
 
-def _landed(connection: sqlite3.Connection, commit: Commit) -> bool:
-    """Whether this very commit is in the log already; all of it or nothing of it is."""
-    write = commit.writes[0]
-    place = {"stream_id": write.stream_id, "run_seq": write.last_seq}
-    found = connection.execute(_SQL["event_at"], place).fetchone()
-    return found is not None and found[0] == write.events[-1].id
+def _landed(connection: sqlite3.Connection, write: StreamWrite, written: dict[tuple[str, int], str]) -> bool:
+    """Whether this very write is in the log or in this batch: the hash of its last event pins it all."""
+    place = (write.stream_id, write.last_seq)
+    if place in written:
+        return written[place] == write.head
+    found = reads.fetch(connection, write.tenant_id, write.stream_id, write.last_seq - 1, 1)
+    return bool(found) and event_hash(found[0]) == write.head
 
 
 def _write(connection: sqlite3.Connection, winners: Sequence[Commit], now: int) -> None:

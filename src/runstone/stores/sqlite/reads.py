@@ -116,13 +116,7 @@ def _of_stream(
 
 
 def delete_of_stream(
-    connection: sqlite3.Connection,
-    struct: type[Any],
-    tenant_id: str,
-    stream_id: str,
-    wanted: Sequence[str],
-    *,
-    leased: bool,
+    connection: sqlite3.Connection, struct: type[Any], stream_id: str, wanted: Sequence[str], *, leased: bool
 ) -> None:
     """For maintenance, which makes the wanted rows again, wherever they strayed.
 
@@ -132,8 +126,7 @@ def delete_of_stream(
     among = f"{table.key} IN (SELECT value FROM json_each(?))"
     which = f"AND NOT {among}" if leased else f"OR {among}"
     connection.execute(
-        f"DELETE FROM {table.name} WHERE {_belongs(table.name)} AND tenant_id = ? {which}",
-        (stream_id, tenant_id, json.dumps(wanted)),
+        f"DELETE FROM {table.name} WHERE {_belongs(table.name)} {which}", (stream_id, json.dumps(wanted))
     )
 
 
@@ -209,6 +202,7 @@ def self_check(connection: sqlite3.Connection) -> list[str]:
     problems += [
         f"{row[0]} row {row[1]} refers to no {row[2]}"
         for row in connection.execute("PRAGMA foreign_key_check")
+        if row[0] != "maintenance"
     ]
     problems += [
         f"stream {row[0]} has events or a head, but not both" for row in connection.execute(_SQL["headless"])
@@ -217,32 +211,30 @@ def self_check(connection: sqlite3.Connection) -> list[str]:
         f"{table.name} {row[0]} belongs to no stream of its tenant"
         for table in ENTITIES.values()
         for row in connection.execute(
-            f"SELECT {table.key} FROM {table.name} WHERE {_has_no(STREAMS.name, table.name)}"
+            f"SELECT {table.key} FROM {table.name} WHERE NOT EXISTS "
+            f"({_origin(table.name, STREAMS.name)} AND o.tenant_id = {table.name}.tenant_id)"
         )
     ]
     return problems
 
 
-def _has_no(owner: str, name: str) -> str:
-    """What makes a row a stray: no head, or no event, of its stream in its tenant."""
+def _origin(name: str, owner: str) -> str:
+    """What a row comes from: the head, or the events, of its stream."""
     stream_id = "id" if owner == STREAMS.name else "stream_id"
     if name == "outbox_events":
         return (
-            f"NOT EXISTS (SELECT 1 FROM effects AS e JOIN {owner} AS o ON o.{stream_id} = e.run_id "
-            f"WHERE e.id = {name}.id AND e.tenant_id = {name}.tenant_id AND o.tenant_id = {name}.tenant_id)"
+            f"SELECT 1 FROM effects AS e JOIN {owner} AS o ON o.{stream_id} = e.run_id WHERE e.id = {name}.id"
         )
     own_id = "id" if name in ("signals", "runs") else "run_id"
-    return (
-        f"NOT EXISTS (SELECT 1 FROM {owner} AS o "
-        f"WHERE o.{stream_id} = {name}.{own_id} AND o.tenant_id = {name}.tenant_id)"
-    )
+    return f"SELECT 1 FROM {owner} AS o WHERE o.{stream_id} = {name}.{own_id}"
 
 
 def delete_strays(connection: sqlite3.Connection) -> int:
     """For maintenance: rows of which neither heads nor events know."""
     return sum(
         connection.execute(
-            f"DELETE FROM {name} WHERE {_has_no(STREAMS.name, name)} AND {_has_no(EVENTS.name, name)}"
+            f"DELETE FROM {name} WHERE NOT EXISTS ({_origin(name, STREAMS.name)}) "
+            f"AND NOT EXISTS ({_origin(name, EVENTS.name)})"
         ).rowcount
         for name in reversed(TABLES.values())
     )
@@ -265,5 +257,5 @@ class _moment:
             self._connection.execute("BEGIN")
 
     def __exit__(self, *error: object) -> None:
-        if self._own:
+        if self._own and self._connection.in_transaction:  # an error of the disk may have ended it
             self._connection.execute("COMMIT")

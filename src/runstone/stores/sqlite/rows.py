@@ -40,6 +40,9 @@ def _text(raw: Raw) -> str:
 
 
 def _raw(text: str) -> Raw:
+    """JSON holds no NUL: that is what a page reads as that the disk has lost."""
+    if "\0" in text:
+        raise ValueError("there is a NUL in it")
     return Raw(text.encode())
 
 

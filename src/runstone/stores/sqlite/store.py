@@ -320,7 +320,7 @@ def _replace_rows(
         wanted = [
             row.run_id if isinstance(row, QueueEntry) else row.id for row in rows if type(row) is struct
         ]
-        reads.delete_of_stream(connection, struct, tenant_id, stream_id, wanted, leased=struct in _LEASED)
+        reads.delete_of_stream(connection, struct, stream_id, wanted, leased=struct in _LEASED)
     for struct in TABLES:
         table = ENTITIES[struct]
         commits.insert(

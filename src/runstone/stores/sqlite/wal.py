@@ -14,8 +14,8 @@ from typing import Final
 
 from runstone.stores.sqlite.files import BUSY_SECONDS, LOG_BYTES
 
-PATIENCE: Final = 0.1
-"""For how many seconds commits wait for readers, once in a log's length."""
+PATIENCE: Final = 0.25
+"""For how many seconds commits wait for readers, whenever the log has doubled."""
 
 
 class WriteAheadLog:
@@ -27,11 +27,11 @@ class WriteAheadLog:
         self._limit = LOG_BYTES
 
     def trim(self) -> None:
-        """Starts the log anew if it is too long; if readers do not let it, again when it is longer."""
+        """Starts the log anew if it is too long; if readers do not let it, again when it has doubled."""
         with suppress(sqlite3.Error, OSError):  # what was committed stays so, and a long log is no harm
             size = os.stat(self._path).st_size
             if size > self._limit:
-                self._limit = size + LOG_BYTES
+                self._limit = 2 * size
                 self._restart()
             elif size <= LOG_BYTES:
                 self._limit = LOG_BYTES

@@ -26,7 +26,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     *(f"{__name__}.{part}" for part in ("claims", "commits", "event_log", "feeds", "host", "queries")),
-    *(f"{__name__}.{part}" for part in ("scene", "walks")),
+    *(f"{__name__}.{part}" for part in ("rules", "scene", "walks")),
 )
 
 from runstone.testing.conformance.event_log import EventLogSuite  # noqa: E402

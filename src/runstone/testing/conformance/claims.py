@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from runstone.core.payloads import ErrorInfo, WaitSpec
 from runstone.core.run import code_rank
 from runstone.errors import CommitRefused, StaleFence, StaleSequence
 from runstone.ports.cases import carry_out, load_case
+from runstone.ports.store import Claim
 from runstone.testing.conformance.scene import LEASE, Scene, Suite
 
 FREE = Lease(owner=None)
@@ -25,10 +27,15 @@ ERROR = ErrorInfo(category="APPLICATION", code="E1", message="wrong")
 WAIT = commands.StartStep(step_key="ask", step_type="WAIT", wait=WaitSpec(name="answer"))
 
 
-def ids(claims: object) -> list[str]:
+def ids(claims: Sequence[Claim]) -> list[str]:
     """The runs that were claimed, in order."""
-    assert isinstance(claims, list | tuple)
     return [claim.run_id for claim in claims]
+
+
+def only(claims: Sequence[Claim]) -> Claim:
+    """The one claim there is."""
+    assert len(claims) == 1
+    return claims[0]
 
 
 class ClaimSuite(Suite):
@@ -39,7 +46,7 @@ class ClaimSuite(Suite):
     async def test_a_new_run_can_be_claimed(self, scene: Scene) -> None:
         """§STO-20, §STO-21."""
         case = await scene.queued()
-        (claim,) = await scene.claim()
+        claim = only(await scene.claim())
         assert (claim.run_id, claim.tenant_id) == (case.run.stream_id, scene.tenant_id)
         assert (claim.handler, claim.attempts) == ("handler", 1)
         stream = await scene.store.load(scene.tenant_id, claim.run_id)
@@ -118,7 +125,7 @@ class ClaimSuite(Suite):
         scene.clock.advance(LEASE - timedelta(seconds=1))
         assert ids(await scene.claim("w2")) == []
         scene.clock.advance(2)
-        (claim,) = await scene.claim("w2")
+        claim = only(await scene.claim("w2"))
         assert (claim.run_id, claim.attempts) == (case.run.stream_id, 2)
 
     async def test_concurrent_claims_never_share_a_run(self, scene: Scene) -> None:
@@ -194,10 +201,10 @@ class ClaimSuite(Suite):
         assert {claim.attempts for claim in await scene.claim("w2")} == {2}
         assert await scene.store.release("w1") == 0
         assert await scene.store.release("w2", [given.run.stream_id, scene.new_id()]) == 1
-        (claim,) = await scene.claim("w3")
+        claim = only(await scene.claim("w3"))
         assert (claim.run_id, claim.attempts) == (given.run.stream_id, 1)
         assert await scene.store.release("w2") == 1
-        (claim,) = await scene.claim("w4")
+        claim = only(await scene.claim("w4"))
         assert (claim.run_id, claim.attempts) == (kept.run.stream_id, 1)
 
     async def test_a_commit_can_change_the_lease(self, scene: Scene) -> None:
@@ -210,7 +217,7 @@ class ClaimSuite(Suite):
         assert list(await scene.store.heartbeat("w1", lease=LEASE)) == [case.run.stream_id]
         mine = await scene.carry(mine, scene.set_variable(), lease=FREE)
         assert await scene.store.heartbeat("w1", lease=LEASE) == {}
-        (claim,) = await scene.claim("w2")
+        claim = only(await scene.claim("w2"))
         assert (claim.run_id, claim.attempts) == (case.run.stream_id, 1)
 
     async def test_a_commit_without_a_lease_leaves_it_alone(self, scene: Scene) -> None:
@@ -293,7 +300,7 @@ class ClaimSuite(Suite):
             case = await scene.carry(case, commands.SuspendRun(wake_at=deadline), lease=FREE)
             assert ids(await scene.claim("w")) == []
             scene.clock.advance(60)
-        (claim,) = await scene.claim("w")
+        claim = only(await scene.claim("w"))
         assert claim.attempts == 1
 
 

@@ -254,7 +254,7 @@ class EventLogSuite(Suite):
     @random_histories
     @given(tape=tapes, length=lengths)
     async def test_any_history_can_be_appended_event_by_event(
-        self, scene: Scene, tape: list[int], length: int
+        self, scene: Scene, tape: bytes, length: int
     ) -> None:
         """§STO-9, §ORD-15: places, hashes and snapshots come out as `decide` has them."""
         history = list(

@@ -99,8 +99,8 @@ async def take(scene: Scene, case: Case, worker_id: str, handler: str) -> Case:
         except FAULTS:
             await again(lambda: scene.store.release(worker_id))
         else:
-            (claim,) = claims
-            return msgspec.structs.replace(case, run_fence=claim.fence)
+            assert [claim.run_id for claim in claims] == [case.run.stream_id]
+            return msgspec.structs.replace(case, run_fence=claims[0].fence)
     raise AssertionError("a claim failed more often than there are faults")
 
 

@@ -256,8 +256,12 @@ CREATE TABLE run_checkpoints (
 CREATE INDEX checkpoints_by_expiry ON run_checkpoints (expires_at);
 
 -- A row in here, in the transaction that does the work and in no other, lets maintenance past the triggers.
+-- It refers to a row that cannot exist, which is looked at when the transaction ends: one that leaves its
+-- row behind cannot be committed.
 CREATE TABLE maintenance (
-    reason TEXT NOT NULL
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    reason  TEXT NOT NULL,
+    over    INTEGER NOT NULL DEFAULT 2 REFERENCES maintenance (id) DEFERRABLE INITIALLY DEFERRED
 ) STRICT;
 
 CREATE VIEW run_summary AS

@@ -27,119 +27,119 @@ END;
 CREATE TRIGGER signals_frozen_update BEFORE UPDATE ON signals
 WHEN OLD.status IN ('FAILED', 'PROCESSED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a signal that has ended is frozen');
+    SELECT RAISE(ABORT, 'this signal has ended and is frozen');
 END;
 
 CREATE TRIGGER signals_frozen_delete BEFORE DELETE ON signals
 WHEN OLD.status IN ('FAILED', 'PROCESSED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a signal that has ended is frozen');
+    SELECT RAISE(ABORT, 'this signal has ended and is frozen');
 END;
 
 CREATE TRIGGER signals_moves BEFORE UPDATE OF status ON signals
 WHEN OLD.status <> NEW.status AND NOT ((OLD.status = 'PENDING' AND NEW.status IN ('FAILED', 'PROCESSED', 'PROCESSING')) OR (OLD.status = 'PROCESSING' AND NEW.status IN ('FAILED', 'PROCESSED')))
 BEGIN
-    SELECT RAISE(ABORT, 'no such transition of a signal');
+    SELECT RAISE(ABORT, 'no such transition of this signal');
 END;
 
 CREATE TRIGGER signals_states BEFORE INSERT ON signals
 WHEN NEW.status NOT IN ('FAILED', 'PENDING', 'PROCESSED', 'PROCESSING')
 BEGIN
-    SELECT RAISE(ABORT, 'no such state of a signal');
+    SELECT RAISE(ABORT, 'no such state of any signal');
 END;
 
 CREATE TRIGGER runs_frozen_update BEFORE UPDATE ON runs
 WHEN OLD.status IN ('CANCELLED', 'COMPLETED', 'FAILED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a run that has ended is frozen');
+    SELECT RAISE(ABORT, 'this run has ended and is frozen');
 END;
 
 CREATE TRIGGER runs_frozen_delete BEFORE DELETE ON runs
 WHEN OLD.status IN ('CANCELLED', 'COMPLETED', 'FAILED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a run that has ended is frozen');
+    SELECT RAISE(ABORT, 'this run has ended and is frozen');
 END;
 
 CREATE TRIGGER runs_moves BEFORE UPDATE OF status ON runs
 WHEN OLD.status <> NEW.status AND NOT ((OLD.status = 'PENDING' AND NEW.status IN ('APPROVED', 'CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')) OR (OLD.status = 'APPROVED' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')) OR (OLD.status = 'RUNNING' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')) OR (OLD.status = 'PAUSED' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')))
 BEGIN
-    SELECT RAISE(ABORT, 'no such transition of a run');
+    SELECT RAISE(ABORT, 'no such transition of this run');
 END;
 
 CREATE TRIGGER runs_states BEFORE INSERT ON runs
 WHEN NEW.status NOT IN ('APPROVED', 'CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'PENDING', 'RUNNING')
 BEGIN
-    SELECT RAISE(ABORT, 'no such state of a run');
+    SELECT RAISE(ABORT, 'no such state of any run');
 END;
 
 CREATE TRIGGER steps_frozen_update BEFORE UPDATE ON steps
 WHEN OLD.status IN ('COMPLETED', 'FAILED', 'SKIPPED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a step that has ended is frozen');
+    SELECT RAISE(ABORT, 'this step has ended and is frozen');
 END;
 
 CREATE TRIGGER steps_frozen_delete BEFORE DELETE ON steps
 WHEN OLD.status IN ('COMPLETED', 'FAILED', 'SKIPPED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a step that has ended is frozen');
+    SELECT RAISE(ABORT, 'this step has ended and is frozen');
 END;
 
 CREATE TRIGGER steps_moves BEFORE UPDATE OF status ON steps
 WHEN OLD.status <> NEW.status AND NOT ((OLD.status = 'RUNNING' AND NEW.status IN ('COMPLETED', 'FAILED', 'SKIPPED')))
 BEGIN
-    SELECT RAISE(ABORT, 'no such transition of a step');
+    SELECT RAISE(ABORT, 'no such transition of this step');
 END;
 
 CREATE TRIGGER steps_states BEFORE INSERT ON steps
 WHEN NEW.status NOT IN ('COMPLETED', 'FAILED', 'RUNNING', 'SKIPPED')
 BEGIN
-    SELECT RAISE(ABORT, 'no such state of a step');
+    SELECT RAISE(ABORT, 'no such state of any step');
 END;
 
 CREATE TRIGGER effects_frozen_update BEFORE UPDATE ON effects
 WHEN OLD.status IN ('CANCELLED', 'COMPLETED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a effect that has ended is frozen');
+    SELECT RAISE(ABORT, 'this effect has ended and is frozen');
 END;
 
 CREATE TRIGGER effects_frozen_delete BEFORE DELETE ON effects
 WHEN OLD.status IN ('CANCELLED', 'COMPLETED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a effect that has ended is frozen');
+    SELECT RAISE(ABORT, 'this effect has ended and is frozen');
 END;
 
 CREATE TRIGGER effects_moves BEFORE UPDATE OF status ON effects
 WHEN OLD.status <> NEW.status AND NOT ((OLD.status = 'PENDING' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'DEAD_LETTER', 'EXECUTING', 'FAILED', 'PENDING', 'UNKNOWN')) OR (OLD.status = 'EXECUTING' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'DEAD_LETTER', 'EXECUTING', 'FAILED', 'PENDING', 'UNKNOWN')) OR (OLD.status = 'FAILED' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'DEAD_LETTER', 'EXECUTING', 'FAILED', 'PENDING', 'UNKNOWN')) OR (OLD.status = 'DEAD_LETTER' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'DEAD_LETTER', 'EXECUTING', 'FAILED', 'PENDING', 'UNKNOWN')) OR (OLD.status = 'UNKNOWN' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'DEAD_LETTER', 'EXECUTING', 'FAILED', 'PENDING', 'UNKNOWN')))
 BEGIN
-    SELECT RAISE(ABORT, 'no such transition of a effect');
+    SELECT RAISE(ABORT, 'no such transition of this effect');
 END;
 
 CREATE TRIGGER effects_states BEFORE INSERT ON effects
 WHEN NEW.status NOT IN ('CANCELLED', 'COMPLETED', 'DEAD_LETTER', 'EXECUTING', 'FAILED', 'PENDING', 'UNKNOWN')
 BEGIN
-    SELECT RAISE(ABORT, 'no such state of a effect');
+    SELECT RAISE(ABORT, 'no such state of any effect');
 END;
 
 CREATE TRIGGER tool_calls_frozen_update BEFORE UPDATE ON tool_calls
 WHEN OLD.status IN ('COMPLETED', 'FAILED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a tool call that has ended is frozen');
+    SELECT RAISE(ABORT, 'this tool call has ended and is frozen');
 END;
 
 CREATE TRIGGER tool_calls_frozen_delete BEFORE DELETE ON tool_calls
 WHEN OLD.status IN ('COMPLETED', 'FAILED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
-    SELECT RAISE(ABORT, 'a tool call that has ended is frozen');
+    SELECT RAISE(ABORT, 'this tool call has ended and is frozen');
 END;
 
 CREATE TRIGGER tool_calls_moves BEFORE UPDATE OF status ON tool_calls
 WHEN OLD.status <> NEW.status AND NOT ((OLD.status = 'PENDING' AND NEW.status IN ('COMPLETED', 'FAILED')))
 BEGIN
-    SELECT RAISE(ABORT, 'no such transition of a tool call');
+    SELECT RAISE(ABORT, 'no such transition of this tool call');
 END;
 
 CREATE TRIGGER tool_calls_states BEFORE INSERT ON tool_calls
 WHEN NEW.status NOT IN ('COMPLETED', 'FAILED', 'PENDING')
 BEGIN
-    SELECT RAISE(ABORT, 'no such state of a tool call');
+    SELECT RAISE(ABORT, 'no such state of any tool call');
 END;

@@ -13,10 +13,6 @@ SELECT json_group_array(json_array(id, tenant_id, last_seq, fence))
 FROM streams
 WHERE id IN (SELECT value FROM json_each(:stream_ids));
 
--- name: event_at
--- Which event stands at a place: how a commit finds out that it had landed before.
-SELECT id FROM orchestration_events WHERE stream_id = :stream_id AND run_seq = :run_seq;
-
 -- name: event_by_key
 -- The event that a stream has under an idempotency key.
 SELECT run_seq, event_type, CAST(event_data AS BLOB)

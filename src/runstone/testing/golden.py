@@ -1,0 +1,187 @@
+"""Golden histories: old runs, kept to try new code on before it is deployed.
+
+A history is a bundle, as `Simulator.record` and `runstone export` write it. To replay one is to run the
+handler against it and to compare what it asks for, step by step, and what it comes to. Nothing is carried
+out: a step that the history does not have ends the replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from runstone.app import App
+from runstone.core.bundle import pack, unpack
+from runstone.core.commit import Commit
+from runstone.core.decide import Case
+from runstone.core.events import Event
+from runstone.core.fold import fold_run
+from runstone.core.ids import uuid7
+from runstone.core.state import RunState, SignalState
+from runstone.core.stream import Stream
+from runstone.engine.context import Run
+from runstone.engine.execution import Execution, Waiter
+from runstone.engine.functions import Handler
+from runstone.engine.values import write
+from runstone.ports.store import Claim
+from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
+from runstone.testing.memory import MemoryData, MemoryStore
+
+_ENDS: Final = frozenset({"RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"})
+_CLOSING: Final = frozenset({"HANDLER_RETURNED", "RUN_FAILED", "RUN_CANCELLED"})
+
+
+class HistoryDiffers(AssertionError):
+    """The code does not do what the history says."""
+
+    def __init__(self, run_id: str, expected: str, actual: str) -> None:
+        self.run_id = run_id
+        self.expected = expected
+        self.actual = actual
+        super().__init__(f"Run {run_id} differs from its history\n  expected {expected}\n  actual   {actual}")
+
+
+def write_histories(streams: Iterable[Stream], folder: Path) -> None:
+    """One bundle for each correlation."""
+    folder.mkdir(parents=True, exist_ok=True)
+    correlations: dict[str, list[Stream]] = {}
+    for stream in streams:
+        correlations.setdefault(stream.events[0].correlation_id, []).append(stream)
+    for correlation_id, together in correlations.items():
+        (folder / f"{correlation_id}.ndjson").write_bytes(pack(together))
+
+
+def assert_replays(app: App, path: str | Path) -> int:
+    """Replays a history, or all in a folder; how many runs. `HistoryDiffers` names expected and actual."""
+    path = Path(path)
+    count = 0
+    for file in sorted(path.glob("*.ndjson")) if path.is_dir() else [path]:
+        streams = unpack(file.read_bytes())
+        signals = [state for stream in streams if isinstance(state := stream.fold(), SignalState)]
+        for stream in streams:
+            if stream.head.kind == "RUN":
+                run_virtual(_replay(app, stream, signals))
+                count += 1
+    return count
+
+
+async def _replay(app: App, stream: Stream, signals: Sequence[SignalState]) -> None:
+    run_id = stream.head.stream_id
+    kept, end = _split(stream.events)
+    state = fold_run(RunState(stream_id=run_id, tenant_id=stream.head.tenant_id), kept)
+    if state.run is None or state.run.started_at is None:
+        return
+    state = msgspec.structs.replace(state, run=msgspec.structs.replace(state.run, status="RUNNING"))
+    handler = app.handlers.get(state.run.plan_id)
+    if handler is None:
+        raise HistoryDiffers(run_id, f"a handler {state.run.plan_id!r}", f"none in app {app.name!r}")
+    signal = next(found for found in signals if found.stream_id == state.run.signal_id)
+    rehearsal = _Rehearsal(handler, Case(signal=signal, run=state), app.version)
+    actual = await rehearsal.outcome()
+    if end is not None and end.event_type == "RUN_CANCELLED":
+        end = None
+    expected = None if end is None else _said(end)
+    if actual.startswith("!"):
+        raise HistoryDiffers(run_id, *actual[1:].split("\0"))
+    if expected is not None and actual != expected:
+        raise HistoryDiffers(run_id, expected, actual or "nothing: it still waits")
+
+
+def _split(events: Sequence[Event]) -> tuple[Sequence[Event], Event | None]:
+    """The history up to where its handler ended, and how it ended."""
+    place = next((place for place, event in enumerate(events) if event.event_type in _ENDS), None)
+    if place is None:
+        return events, None
+    end = events[place]
+    while place and _closes(events[place - 1]):
+        place -= 1
+    return events[:place], end
+
+
+def _closes(event: Event) -> bool:
+    """Whether it is the end of something that was under way when its run ended."""
+    if event.event_type in ("EFFECT_CANCELLED", "EFFECT_DEAD_LETTERED"):
+        return True
+    data = msgspec.json.decode(event.event_data)
+    return event.event_type in ("STEP_FAILED", "TOOL_FAILED") and data["error"]["code"] in _CLOSING
+
+
+def _said(event: Event) -> str:
+    data: dict[str, Any] = msgspec.json.decode(event.event_data)
+    if event.event_type == "RUN_HANDLER_RETURNED":
+        return f"the handler returned {write(data['result']).__bytes__().decode()}"
+    return f"the handler failed: {data['exit_reason']}"
+
+
+class _Rehearsal(Execution):
+    """An execution that carries nothing out."""
+
+    def __init__(self, handler: Handler[Any, Any], case: Case, version: str) -> None:
+        clock = LoopClock(virtual_loop())
+        self._captured = _Capture(clock)
+        assert case.run.run is not None
+        claim = Claim(
+            run_id=case.run.stream_id,
+            tenant_id=case.run.tenant_id,
+            handler=handler.name,
+            fence=0,
+            attempts=1,
+        )
+
+        async def handle(execution: Execution) -> Raw:
+            run = Run(execution, clock=clock, threads=None, emit=lambda run_id, value: None)
+            return write(await handler.function(run, *handler.read_input(execution.pen.case)))
+
+        super().__init__(
+            handle,
+            case,
+            claim,
+            self._captured,
+            worker_id="rehearsal",
+            clock=clock,
+            new_id=lambda: uuid7(0, bytes(10)),
+            jitter=lambda: 0.0,
+            linger=timedelta(0),
+            code_version=version,
+        )
+        self._asked: list[str] = []
+
+    async def outcome(self) -> str:
+        """What the handler came to: an end, a step that the history does not have, or nothing."""
+        task = asyncio.ensure_future(self.run())
+        await virtual_loop().calm()
+        self.abandon()
+        self._captured.released.set()
+        await task
+        for event in self._captured.events:
+            data = msgspec.json.decode(event.event_data)
+            if event.event_type == "RUN_PAUSED":
+                return "!{expected}\0{actual}".format_map(data["details"])
+            if event.event_type in _ENDS:
+                return _said(event)
+        return f"step {self._asked[0]!r}" if self._asked else ""
+
+    def _begin(self, waiter: Waiter) -> None:
+        self._asked.append(waiter.request.key)
+
+    def _perform(self, waiter: Waiter) -> None:
+        """It was under way when the history ended."""
+
+
+class _Capture(MemoryStore):
+    """Takes commits and never answers."""
+
+    def __init__(self, clock: LoopClock) -> None:
+        super().__init__(MemoryData(), clock=clock)
+        self.events: list[Event] = []
+        self.released = asyncio.Event()
+
+    async def commit(self, commit: Commit) -> Any:
+        self.events += commit.events
+        await self.released.wait()

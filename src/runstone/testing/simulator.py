@@ -1,0 +1,301 @@
+"""Try an app out in virtual time: signals in, effects out, crashes and years on request.
+
+    >>> import runstone as rs
+    >>> from runstone.testing import Simulator, virtual_time
+    >>> app = rs.App("desk")
+    >>> @app.on()
+    ... async def ask(run: rs.Run, who: str) -> str:
+    ...     await run.effect(rs.NotifyUser(user_id=who, message="May I?"))
+    ...     try:
+    ...         return str(await run.wait("answer", timeout=rs.days(2)))
+    ...     except rs.WaitTimeout:
+    ...         return "nobody answered"
+    >>> @virtual_time
+    ... async def test_nobody_answers() -> None:
+    ...     async with Simulator(app) as sim:
+    ...         handle = await sim.start(ask, "ann")
+    ...         (notice,) = sim.effects
+    ...         await sim.deliver(notice)
+    ...         await sim.crash()
+    ...         await sim.advance(days=3)
+    ...         assert await handle.result() == "nobody answered"
+    >>> test_nobody_answers()
+
+Nothing sleeps, nothing is written to a disk, and plain functions run inline, so a test of three days
+takes milliseconds and does the same thing each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from runstone.app import App
+from runstone.core.commands import Command, CompleteEffect, FailEffect
+from runstone.core.commit import Commit, Context
+from runstone.core.effect import Effect
+from runstone.core.ids import DEFAULT_TENANT
+from runstone.core.payloads import ErrorInfo
+from runstone.engine.functions import A, Handler, R
+from runstone.engine.values import write
+from runstone.handle import Handle
+from runstone.ingest.signals import SignalSpec
+from runstone.ports.cases import carry_out
+from runstone.ports.clock import Clock
+from runstone.ports.store import Committed
+from runstone.runtime import Runtime
+from runstone.testing.clock import START, SeededIds
+from runstone.testing.golden import write_histories
+from runstone.testing.loop import LoopClock, Node, Stuck, virtual_loop
+from runstone.testing.memory import MemoryData, MemoryStore
+
+LEASE: Final = timedelta(hours=1)
+"""Long, so that years pass quickly; a crash ends it by itself."""
+
+PATIENCE: Final = timedelta(days=400)
+"""Who waits this long for a run that does not change waits for nothing."""
+
+
+class RequestedEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a run asked for outside."""
+
+    id: str
+    run_id: str
+    tenant_id: str
+    effect_type: str
+    spec: dict[str, Any]
+    status: str
+
+
+class Simulator:
+    """An app, a worker and a store, all inside of a test that is decorated with `@virtual_time`."""
+
+    def __init__(self, app: App, *, start: datetime = START, seed: int = 0) -> None:
+        self.app = app
+        self._begins = start
+        self._random = Random(seed)
+        self._data = MemoryData()
+        self._dead: list[tuple[Node, MemoryStore]] = []
+        self._changes: dict[str | None, asyncio.Event] = {}
+
+    async def __aenter__(self) -> Simulator:
+        self._loop = virtual_loop()
+        self.clock = LoopClock(self._loop, self._begins)
+        self._ids = SeededIds(self._random.getrandbits(64), self.clock)
+        self._store = _WatchedStore(self._data, self.clock, self._committed)
+        self._client = _Client(self, self._store)
+        self._client.bell.listen(self._ring)
+        self.app.attach(self._client)
+        self._boot()
+        self._alarm = asyncio.ensure_future(self._wake_due())
+        await self.settle()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._alarm.cancel()
+        self._stop.set()
+        await self._serving
+        for node, store in self._dead:
+            await store.close()
+            await node.bury()
+        self.app.attach(None)
+
+    # In
+
+    async def start(
+        self,
+        handler: Handler[A, R],
+        value: A | None = None,
+        *,
+        key: str | None = None,
+        tenant_id: str = DEFAULT_TENANT,
+    ) -> Handle[R]:
+        """Starts a run, and lets happen what happens at once."""
+        given: Any = value
+        handle = await self.app.start(handler, given, key=key, tenant_id=tenant_id)
+        await self.settle()
+        return handle
+
+    async def send(
+        self,
+        signal: SignalSpec,
+        *,
+        channel: str = "test",
+        source_id: str | None = None,
+        tenant_id: str = DEFAULT_TENANT,
+    ) -> Handle[Any]:
+        """Sends a signal, and lets happen what happens at once."""
+        source_id = source_id or self._ids()
+        handle = await self.app.send(signal, channel=channel, source_id=source_id, tenant_id=tenant_id)
+        await self.settle()
+        return handle
+
+    # Out
+
+    @property
+    def effects(self) -> list[RequestedEffect]:
+        """What the runs asked for outside, the earliest first."""
+        found = [effect for stream in self._data.streams.values() for effect in stream.of(Effect)]
+        found.sort(key=lambda effect: (effect.requested_at, effect.id))
+        return [_requested(effect) for effect in found]
+
+    async def deliver(self, effect: RequestedEffect, result: object = None) -> None:
+        """Lets an effect succeed."""
+        await self._report(
+            effect, CompleteEffect(effect_id=effect.id, executor="simulator", result=write(result))
+        )
+
+    async def fail(
+        self, effect: RequestedEffect, message: str = "As the test wants it", *, retryable: bool = False
+    ) -> None:
+        """Lets an effect fail: for good, unless it is `retryable` and has a retry left."""
+        error = ErrorInfo(category="EXTERNAL", code="SIMULATED", message=message, retryable=retryable)
+        failure = FailEffect(
+            effect_id=effect.id, executor="simulator", error=error, next_retry_at=self.clock.now()
+        )
+        await self._report(effect, failure)
+
+    async def _report(self, effect: RequestedEffect, outcome: Command) -> None:
+        context = Context(now=self.clock.now(), new_id=self._ids, actor="simulator")
+        await carry_out(self._store, effect.tenant_id, effect.run_id, outcome, context=context)
+        self._ring(effect.run_id)
+        await self.settle()
+
+    # Time and chance
+
+    async def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    ) -> None:
+        """Lets time pass, with everything that happens meanwhile."""
+        span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        await asyncio.sleep(span.total_seconds())
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Lets happen what happens without time passing."""
+        await self._loop.calm()
+
+    async def crash(self, *, down: timedelta = timedelta(seconds=30)) -> None:
+        """Kills the worker as `kill -9` would, and starts another when its lease is over."""
+        self._node.kill()
+        self._dead.append((self._node, self._worker_store))
+        await asyncio.sleep(down.total_seconds())
+        self._data.workers.clear()
+        self._boot()
+        await self.settle()
+
+    # Histories
+
+    def record(self, folder: str | Path) -> None:
+        """Keeps the histories of all runs, for `assert_replays` to try new code on."""
+        write_histories([stream.whole() for stream in self._data.streams.values()], Path(folder))
+
+    # Inside
+
+    def _boot(self) -> None:
+        self._node = Node("worker")
+        self._stop = asyncio.Event()
+        self._worker_store = _WatchedStore(self._data, self.clock, self._committed)
+        self._runtime = Runtime(
+            self._worker_store,
+            self.app.handlers,
+            version=self.app.version,
+            clock=self.clock,
+            ids=self._ids,
+            lease=LEASE,
+            poll=LEASE.total_seconds(),
+            threads=False,
+            jitter=self._random.random,
+            worker_id=self._ids(),
+        )
+        self._serving = self._node.spawn(self._serve(self._runtime, self._stop))
+
+    async def _serve(self, runtime: Runtime, stop: asyncio.Event) -> None:
+        async with self.app.lifespans():
+            runtime.start()
+            try:
+                await stop.wait()
+            finally:
+                await runtime.stop(timedelta(0))
+
+    def _ring(self, run_id: str) -> None:
+        self._node.call(self._runtime.bell.ring, run_id)
+
+    def _committed(self, commit: Commit) -> None:
+        for changed in (None, *(write.stream_id for write in commit.writes)):
+            if changed in self._changes:
+                self._changes.pop(changed).set()
+
+    async def changed(self, stream_id: str | None, most: float | None) -> bool:
+        """Waits until a commit touches the stream, or any; false if none did in time."""
+        event = self._changes.setdefault(stream_id, asyncio.Event())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), most)
+            return True
+        return False
+
+    async def _wake_due(self) -> None:
+        """Rings when a run becomes due: the worker need not look every quarter of a second."""
+        while True:
+            now = self.clock.now()
+            queued = [
+                (s.queue.wake_at, s.queue.run_id, s.owner) for s in self._data.streams.values() if s.queue
+            ]
+            ahead = []
+            for wake_at, run_id, owner in queued:
+                if wake_at is not None and wake_at > now:
+                    ahead.append((wake_at - now).total_seconds())
+                elif wake_at is not None and owner is None:
+                    self._ring(run_id)
+            await self.changed(None, min(ahead, default=None))
+
+
+class _WatchedStore(MemoryStore):
+    """Tells of every commit."""
+
+    def __init__(self, data: MemoryData, clock: Clock, committed: Callable[[Commit], None]) -> None:
+        super().__init__(data, clock=clock)
+        self._committed = committed
+
+    async def commit(self, commit: Commit) -> Committed:
+        result = await super().commit(commit)
+        self._committed(commit)
+        return result
+
+
+class _Client(Runtime):
+    """The test's own way in: no worker, and it hears of every change."""
+
+    def __init__(self, simulator: Simulator, store: MemoryStore) -> None:
+        super().__init__(
+            store,
+            simulator.app.handlers,
+            version=simulator.app.version,
+            clock=simulator.clock,
+            ids=simulator._ids,
+            worker=False,
+            threads=False,
+        )
+        self._simulator = simulator
+
+    async def changed(self, run_id: str, most: float) -> None:
+        if not await self._simulator.changed(run_id, PATIENCE.total_seconds()):
+            raise Stuck(f"Run {run_id} has not changed for {PATIENCE.days} days: answer it, or let it end")
+
+
+def _requested(effect: Effect) -> RequestedEffect:
+    return RequestedEffect(
+        id=effect.id,
+        run_id=effect.run_id,
+        tenant_id=effect.tenant_id,
+        effect_type=effect.effect_type,
+        spec=msgspec.json.decode(effect.effect_spec),
+        status=effect.status,
+    )

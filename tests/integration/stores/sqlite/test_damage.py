@@ -1,0 +1,99 @@
+"""Files that were damaged: whatever is read is right, or it is an error."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from runstone.errors import StoreCorrupt
+from runstone.stores.sqlite import SqliteStore
+from tests.integration.stores.sqlite import scene
+
+PAGE = 4096
+
+
+async def everything(path: Path) -> list[Any]:
+    """All that can be read from a store."""
+    async with await SqliteStore.open(path, inline=True) as store:
+        found: list[Any] = [await store.feed(limit=10_000), await store.list_runs(scene.TENANT)]
+        async for tenant_id, correlation_id in store.correlations():
+            for stream in await store.correlation(tenant_id, correlation_id):
+                stream_id = stream.head.stream_id
+                found += [
+                    stream,
+                    await store.rows(tenant_id, stream_id),
+                    await store.fetch(tenant_id, stream_id),
+                    await store.snapshot(tenant_id, stream_id),
+                    await store.get_run(tenant_id, stream_id),
+                    await store.get_signal(tenant_id, stream_id),
+                ]
+        return found
+
+
+@pytest.fixture
+async def whole(path: Path) -> bytes:
+    """The bytes of a store's file, some tables of which have several pages."""
+    async with await SqliteStore.open(path, inline=True) as store:
+        for seed in range(4):
+            await scene.write(store, scene.usual(seed))
+        await scene.write(store, [*scene.wild(1), scene.received(1, payload=scene.large(20_000))])
+    return scene.content(path)
+
+
+@pytest.mark.parametrize("filling", ["noise", "zeros", "ones"])
+async def test_a_page_of_rubbish_is_an_error_or_does_not_matter(
+    filling: str, whole: bytes, path: Path
+) -> None:
+    right = await everything(path)
+    noise = Random(7)
+    found_out = 0
+    for page in range(0, len(whole), PAGE):
+        rubbish = {"noise": noise.randbytes(PAGE), "zeros": bytes(PAGE), "ones": b"\xff" * PAGE}[filling]
+        scene.overwrite(path, whole[:page] + rubbish + whole[page + PAGE :])
+        try:
+            assert await everything(path) == right, f"page {page // PAGE + 1}"
+        except StoreCorrupt:
+            found_out += 1
+    assert found_out > 20
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9])
+async def test_a_file_that_was_cut_short_is_found_out(kept: float, whole: bytes, path: Path) -> None:
+    scene.overwrite(path, whole[: int(len(whole) * kept) // PAGE * PAGE])
+    with pytest.raises(StoreCorrupt):
+        await everything(path)
+
+
+async def test_a_write_to_a_damaged_page_changes_nothing(whole: bytes, path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'streams'")
+    start = (root - 1) * PAGE
+    damaged = whole[:start] + bytes(PAGE) + whole[start + PAGE :]
+    scene.overwrite(path, damaged)
+    async with await SqliteStore.open(path) as store:
+        with pytest.raises(StoreCorrupt, match="Restore a backup"):
+            await store.commit(scene.received(99))
+    assert scene.content(path) == damaged
+
+
+async def test_a_log_that_was_cut_short_loses_nothing_but_its_end(path: Path, tmp_path: Path) -> None:
+    """Where a log ends in the middle of a commit, that commit was never acknowledged."""
+    async with await SqliteStore.open(path) as store:
+        await scene.write(store, scene.usual(1))
+        file, log = scene.content(path), scene.content(scene.wal(path))
+    lengths = []
+    for place in range(20):
+        copy = tmp_path / f"{place}.db"
+        scene.overwrite(copy, file)
+        scene.overwrite(scene.wal(copy), log[: len(log) * place // 19])
+        async with await SqliteStore.open(copy, inline=True) as store:
+            assert await scene.problems(store) == []
+            lengths.append(await store.count_events())
+    assert lengths == sorted(lengths)
+    assert len(set(lengths)) > 5
+    assert lengths[-1] == sum(len(commit.events) for commit in scene.usual(1))

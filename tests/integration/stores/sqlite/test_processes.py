@@ -1,0 +1,126 @@
+"""Several processes on one file: fair turns, and nobody waits for ever for one that hangs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from runstone.errors import StoreBusy
+from runstone.stores.sqlite import SqliteStore, turnstile
+from runstone.stores.sqlite.turnstile import Turnstile
+from tests.integration.stores.sqlite import scene
+from tests.integration.stores.sqlite.child import SEEDS_APART
+from tests.integration.stores.sqlite.processes import TIMEOUT, child
+
+WRITERS = 4
+SECONDS = 3
+LONGEST_WAIT = 1.0
+LEAST_SHARE = 0.1
+
+
+async def test_no_writer_starves_beside_others(path: Path) -> None:
+    async with await SqliteStore.open(path):
+        pass
+    with ExitStack() as stack:
+        writers = [stack.enter_context(child("saturate", path, place, SECONDS)) for place in range(WRITERS)]
+        assert [writer.read() for writer in writers] == ["ready"] * WRITERS
+        for writer in writers:
+            writer.tell()
+        said = [writer.rest() for writer in writers]
+    told = [lines[-1].split() for lines in said]
+    counts = [int(count) for count, _ in told]
+    assert min(counts) > LEAST_SHARE * sum(counts)
+    assert max(float(wait) for _, wait in told) < LONGEST_WAIT
+    async with await SqliteStore.open(path) as store:
+        there = set(await scene.all_event_ids(store))
+        assert sum(commits_of(place, there) for place in range(WRITERS)) == sum(counts)
+        assert await scene.problems(store) == []
+
+
+def commits_of(writer: int, there: set[str]) -> int:
+    """How many commits of a writer are in the store."""
+    found = 0
+    for seed in itertools.count(writer, SEEDS_APART):
+        commits = [commit for commit in scene.usual(seed) if there.issuperset(scene.event_ids(commit))]
+        if not commits:
+            return found
+        found += len(commits)
+    raise AssertionError("it counts for ever")
+
+
+class TestOneThatHangs:
+    """A process that was stopped in the middle of a commit, or just before it."""
+
+    @pytest.fixture(autouse=True)
+    def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(turnstile, "BUSY_SECONDS", 0.3)
+
+    async def test_the_others_give_up_and_name_it(self, store: SqliteStore) -> None:
+        with child("hang_in_a_commit", store.path) as holder:
+            assert holder.read() == "holding"
+            os.kill(holder.pid, signal.SIGSTOP)
+            begun = time.monotonic()
+            with pytest.raises(StoreBusy, match=f"process {holder.pid} has held runstone.db-lock"):
+                await store.commit(scene.received(1))
+            assert time.monotonic() - begun < 5
+            with pytest.raises(StoreBusy, match=f"process {holder.pid} "):
+                await store.claim("w", handlers=["h"], code_rank="z", limit=1, lease=scene.LEASE)
+            assert await store.count_events() == 0, "readers need no lock"
+            holder.kill()
+        assert not (await store.commit(scene.received(1))).repeated
+        assert await scene.problems(store) == []
+
+    async def test_one_that_goes_on_is_waited_for_again(self, store: SqliteStore) -> None:
+        """Whoever gave up left somebody in line, who steps out of it when it is their turn."""
+        with child("hang_in_a_commit", store.path) as holder:
+            assert holder.read() == "holding"
+            for _ in range(3):
+                with pytest.raises(StoreBusy):
+                    await store.commit(scene.received(1))
+            holder.kill()
+        async with await SqliteStore.open(store.path) as other:
+            for seed in range(1, 20):
+                await (store if seed % 2 else other).commit(scene.received(seed))
+            assert await scene.problems(other) == []
+            assert await other.count_events() == 19
+
+    async def test_one_that_hangs_in_line_is_named_too(self, store: SqliteStore) -> None:
+        gate = Turnstile(Path(store.path))
+        with gate(), child("hang_in_line", store.path) as next_in_line:
+            assert next_in_line.read() == "opened"
+            wait_until(lambda: f"{next_in_line.pid}" in Path(store.path + "-turn").read_text())
+            os.kill(next_in_line.pid, signal.SIGSTOP)
+            with pytest.raises(StoreBusy, match=f"process {next_in_line.pid} has held runstone.db-turn"):
+                await store.commit(scene.received(1))
+        gate.close()
+        assert not (await store.commit(scene.received(1))).repeated
+
+    async def test_closing_does_not_wait_for_it(self, path: Path) -> None:
+        store = await SqliteStore.open(path)
+        with child("hang_in_a_commit", path) as holder:
+            assert holder.read() == "holding"
+            with pytest.raises(StoreBusy):
+                await store.commit(scene.received(1))
+            await store.close()
+
+    async def test_a_file_that_is_up_to_date_opens_beside_it(self, store: SqliteStore) -> None:
+        await store.commit(scene.received(1))
+        with child("hang_in_a_commit", store.path) as holder:
+            assert holder.read() == "holding"
+            async with await SqliteStore.open(store.path) as other:
+                assert await other.count_events() == 1
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Polls, and fails when it takes far too long."""
+    end = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)

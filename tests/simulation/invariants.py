@@ -1,0 +1,176 @@
+"""What has to be true of every story, whatever went wrong in it.
+
+The log alone is asked wherever that is possible, and counted again from its events, so that a mistake which
+the fold, the decider and the store share cannot hide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from runstone.core.events import Event
+from runstone.core.verify import verify_causes, verify_stream
+from runstone.testing.memory import MemoryData, MemoryStream
+from tests.simulation.driver import Simulation, Started
+
+_RUN_ENDS: Final = ("RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED")
+_STEP_ENDS: Final = ("STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED")
+_MOST_ATTEMPTS: Final = {"flaky": 4, "busy": 9, "wrong": 1, "slow": 1, "charge": 1}
+
+
+def check(simulation: Simulation) -> list[str]:
+    """Everything that is not as it has to be."""
+    data = simulation.data
+    findings = [*simulation.story.findings, *simulation.ledger.violations]
+    for stream in data.streams.values():
+        findings += map(str, verify_stream(stream.whole(), stream.all_rows()))
+        if stream.head.kind == "RUN":
+            findings += _check_run(stream)
+    findings += _check_causes(data)
+    findings += _check_lanes(data)
+    findings += _check_signals(simulation)
+    findings += _check_controls(simulation)
+    for started in simulation.started:
+        findings += _check_result(simulation, started)
+    findings += _check_world(simulation)
+    return findings
+
+
+def _data(event: Event) -> Any:
+    return msgspec.json.decode(event.event_data)
+
+
+def _check_run(stream: MemoryStream) -> Iterator[str]:
+    run_id = stream.head.stream_id
+    ends = [event for event in stream.events if event.event_type in _RUN_ENDS]
+    if len(ends) != 1:
+        yield f"run {run_id} has {len(ends)} ends"
+    elif any(event.aggregate_type == "STEP" for event in stream.events[ends[0].run_seq :]):
+        yield f"run {run_id} has steps after its end"
+    for event in stream.events:
+        if event.event_type == "RUN_PAUSED" and _data(event)["reason"] == "NON_DETERMINISTIC":
+            yield f"run {run_id} replayed otherwise: {_data(event)['details']}"
+    yield from _check_steps(run_id, stream.events)
+    yield from _check_waits(run_id, stream.events)
+
+
+def _check_steps(run_id: str, events: Sequence[Event]) -> Iterator[str]:
+    """One start and at most one end for each attempt; attempts count up, no more of them than allowed."""
+    starts: Counter[tuple[str | None, int | None]] = Counter()
+    ended: Counter[tuple[str | None, int | None]] = Counter()
+    retried: Counter[str | None] = Counter()
+    for event in events:
+        attempt = (event.step_key, event.logical_attempt)
+        if event.event_type == "STEP_STARTED":
+            starts[attempt] += 1
+            if event.logical_attempt != 1 + retried[event.step_key]:
+                yield f"run {run_id}: attempt {attempt} follows {retried[event.step_key]} retries"
+        elif event.event_type in _STEP_ENDS:
+            ended[attempt] += 1
+        elif event.event_type == "STEP_RETRIED":
+            retried[event.step_key] += 1
+    for attempt, count in (starts + ended).items():
+        if starts[attempt] != 1 or ended[attempt] > 1:
+            yield f"run {run_id}: attempt {attempt} started {starts[attempt]} and ended {ended[attempt]} times"
+    for key, count in retried.items():
+        most = _MOST_ATTEMPTS.get((key or "").split("#")[0].split("/")[-1])
+        if most is not None and count >= most:
+            yield f"run {run_id}: {key} was tried {count + 1} times, {most} are allowed"
+
+
+def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:
+    """Each accepted answer ends one wait, the oldest first; no wait times out while an answer lies there."""
+    kept: defaultdict[str, list[str]] = defaultdict(list)
+    names: dict[str, str] = {}
+    for event in events:
+        data = _data(event)
+        if event.event_type == "SIGNAL_ACCEPTED" and data["kind"] == "ANSWER":
+            kept[data["target"]].append(event.control_signal_id or "")
+        elif event.event_type == "STEP_STARTED" and (data.get("wait") or {}).get("name"):
+            names[event.aggregate_id] = data["wait"]["name"]
+        elif event.event_type in _STEP_ENDS and event.aggregate_id in names:
+            answers = kept[names[event.aggregate_id]]
+            if event.event_type == "STEP_COMPLETED":
+                if event.control_signal_id not in answers[:1]:
+                    yield f"run {run_id}: {event.step_key} took {event.control_signal_id}, next was {answers[:1]}"
+                answers[:1] = []
+            elif data["error"]["code"] == "WAIT_TIMEOUT" and answers:
+                yield f"run {run_id}: {event.step_key} timed out though {answers} had come"
+
+
+def _check_causes(data: MemoryData) -> Iterator[str]:
+    correlations: defaultdict[str, list[Any]] = defaultdict(list)
+    for stream in data.streams.values():
+        correlations[stream.events[0].correlation_id].append(stream.whole())
+    for streams in correlations.values():
+        yield from map(str, verify_causes(streams))
+
+
+def _check_lanes(data: MemoryData) -> Iterator[str]:
+    """Walks the feed: never are more runs of a lane under way than it has room for."""
+    lanes: dict[str, tuple[str, int]] = {}
+    under_way: defaultdict[str, set[str]] = defaultdict(set)
+    for item in data.log:
+        event = item.event
+        if event.event_type == "RUN_CREATED" and (lane := _data(event).get("lane")):
+            lanes[event.stream_id] = (lane, _data(event).get("lane_limit", 1))
+        elif event.stream_id in lanes:
+            lane, limit = lanes[event.stream_id]
+            if event.event_type == "RUN_STARTED":
+                under_way[lane].add(event.stream_id)
+                if len(under_way[lane]) > limit:
+                    yield f"lane {lane} has room for {limit}, and these are under way: {under_way[lane]}"
+            elif event.event_type in _RUN_ENDS:
+                under_way[lane].discard(event.stream_id)
+
+
+def _check_signals(simulation: Simulation) -> Iterator[str]:
+    """A signal that came twice is one signal and one run."""
+    sources = Counter(
+        (_data(item.event)["source_channel"], _data(item.event)["source_id"])
+        for item in simulation.data.log
+        if item.event.event_type == "SIGNAL_RECEIVED"
+    )
+    yield from (f"{source} was received {count} times" for source, count in sources.items() if count > 1)
+    created = sum(item.event.event_type == "RUN_CREATED" for item in simulation.data.log)
+    if created != len(simulation.started):
+        yield f"{len(simulation.started)} runs were asked for, and {created} created"
+
+
+def _check_controls(simulation: Simulation) -> Iterator[str]:
+    """What the gateway acknowledged is in the log, once."""
+    decided = Counter(
+        item.event.control_signal_id
+        for item in simulation.data.log
+        if item.event.event_type in ("SIGNAL_ACCEPTED", "SIGNAL_REJECTED")
+    )
+    for run_id, kind, signal_id in simulation.acknowledged:
+        if decided[signal_id] != 1:
+            yield f"{kind} {signal_id} to run {run_id} was acknowledged, and is {decided[signal_id]} times in the log"
+
+
+def _check_result(simulation: Simulation, started: Started) -> Iterator[str]:
+    """What came of a run is what comes of it when nothing goes wrong."""
+    run = simulation.state(started).run
+    assert run is not None
+    scenario = started.scenario
+    if run.status == "CANCELLED" and started.cancelled:
+        return
+    if run.status == "FAILED" and scenario.fails:
+        return
+    if run.status != "COMPLETED":
+        error = bytes(run.error_details or b"").decode()
+        yield f"{started.key} ({run.id}) ended as {run.status}: {run.exit_reason} {error}"
+    elif msgspec.json.decode(run.result or b"null") not in scenario.results:
+        yield f"{started.key} ({run.id}) came to {bytes(run.result or b'').decode()}, not to {scenario.results}"
+
+
+def _check_world(simulation: Simulation) -> Iterator[str]:
+    """What must not be done twice was not."""
+    for what, count in simulation.world.done.items():
+        if what.startswith("charge ") and count > 1:
+            yield f"{what}: {count} times"
