@@ -24,7 +24,7 @@ LINES: Final = 5
 STYLE: Final = """\
 text { font: 13px system-ui, sans-serif; fill: #24292f }
 .title { font-size: 16px; font-weight: 600 }
-.value { font-size: 11px; paint-order: stroke; stroke: #ffffff; stroke-width: 3px }
+.value { font-size: 11px }
 .paper { fill: #ffffff; stroke: #d0d7de }
 .grid { stroke: #d0d7de }
 .mark { stroke: #24292f; stroke-dasharray: 6 4 }
@@ -33,7 +33,6 @@ text { font: 13px system-ui, sans-serif; fill: #24292f }
 .s2 { fill: #2f8132; stroke: #2f8132 } .s3 { fill: #8250df; stroke: #8250df }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 }
-  .value { stroke: #0d1117 }
   .paper { fill: #0d1117; stroke: #30363d }
   .grid { stroke: #30363d }
   .mark { stroke: #e6edf3 }

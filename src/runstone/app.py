@@ -35,6 +35,15 @@ class _Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callee[P, R]: ...
 
 
+class _HandlerDecorator(Protocol):
+    """What `@app.on()` gives: a handler takes its run and a value, or its run alone."""
+
+    @overload
+    def __call__(self, function: Callable[[Run], Awaitable[R]], /) -> Handler[None, R]: ...
+    @overload
+    def __call__(self, function: Callable[[Run, A], Awaitable[R]], /) -> Handler[A, R]: ...
+
+
 class App:
     """A set of durable functions under one name and version.
 
@@ -124,7 +133,7 @@ class App:
         key: Callable[[Any], str] | None = None,
         concurrency: int | None = None,
         approval: bool = False,
-    ) -> Callable[[Callable[[Run, A], Awaitable[R]]], Handler[A, R]]: ...
+    ) -> _HandlerDecorator: ...
     def on(
         self, signal: Any = None, *, channel: str | None = None, name: str | None = None, **more: Any
     ) -> Any:

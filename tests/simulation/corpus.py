@@ -59,6 +59,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("retries", ("third time lucky",)),
     Scenario("retries_later", ("worked",)),
     Scenario("gives_up", ("gave up: ValueError after 1",)),
+    Scenario("exhausts", ("exhausted: ConnectionError",)),
     Scenario("runs_out_of_time", ("too slow: STEP_TIMEOUT",)),
     Scenario("parks", ("repaired",)),
     Scenario("once_only", ("charged", "unknown: AT_MOST_ONCE")),
@@ -131,6 +132,10 @@ def build(version: str, world: World) -> rs.App:
     async def wrong(key: str) -> str:
         world.begin(f"wrong {key}")
         raise ValueError("wrong")
+
+    @app.tool(retry=rs.Retry(max_attempts=3, initial=rs.seconds(0.4)))
+    async def hopeless(key: str) -> str:
+        raise ConnectionError("nobody there")
 
     @app.tool(timeout=rs.seconds(0.5))
     async def slow() -> str:
@@ -267,6 +272,14 @@ def build(version: str, world: World) -> rs.App:
         except rs.StepFailed as error:
             await run.call(echo, error.code)
             return f"gave up: {error.code} after 1"
+
+    @app.on()
+    async def exhausts(run: rs.Run, key: str) -> str:
+        try:
+            return await run.call(hopeless, key)
+        except rs.StepFailed as error:
+            await run.call(echo, error.code)
+            return f"exhausted: {error.code}"
 
     @app.on()
     async def runs_out_of_time(run: rs.Run, key: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
@@ -72,11 +73,13 @@ class Simulation:
         self.ledger = Ledger()
         self.weather = Weather(Random(seed + 1))
         self.world = World(Random(seed + 2))
+        self.apps = {version: build(version, self.world) for version in ("1", "2")}
         self.started: list[Started] = []
         self.acknowledged: list[tuple[str, ControlKind, str]] = []
         """Control signals that the gateway said it took: run, kind, id."""
         self.version = "1"
         self._boots = 0
+        self._closed = False
         self._errands: set[asyncio.Task[None]] = set()
         self._scenarios = scenarios
 
@@ -100,6 +103,14 @@ class Simulation:
         self.graveyard: list[Machine] = []
         self.machines = [self._boot() for _ in range(self.random.randint(1, 8) if self.faults else 2)]
         self.client = self._boot(worker=False)
+        try:
+            await self._play()
+        except Exception as error:
+            self.story.findings.append(f"broke off: {error!r}")
+        self._close_books()
+        await self._clear_up()
+
+    async def _play(self) -> None:
         self._plan()
         if self.faults:
             self.weather.slow = self.random.choice((0.0, 0.02, 0.2))
@@ -110,9 +121,14 @@ class Simulation:
             for started in self.started:
                 await self._start(started, self.client)
         await self._peace()
-        self._close_books()
+
+    async def _clear_up(self) -> None:
+        """Nothing that happens from here on counts."""
+        self._closed = True
+        for errand in self._errands:
+            errand.cancel()
         for machine in (*self.machines, self.client):
-            await machine.stop(timedelta(0))
+            machine.crash()
             self.graveyard.append(machine)
         for machine in self.graveyard:
             await machine.bury()
@@ -125,20 +141,20 @@ class Simulation:
         self.story.events = len(self.data.log)
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.story.findings.append(f"unhandled: {context.get('message')}: {context.get('exception')!r}")
+        if not self._closed:
+            self.story.findings.append(f"unhandled: {context.get('message')}: {context.get('exception')!r}")
 
     # Machines
 
     def _boot(self, *, worker: bool = True) -> Machine:
         self._boots += 1
         wire = Wire(self.data, self.clock, self.weather, self.ledger)
-        app = build(self.version, self.world)
+        app = copy(self.apps[self.version])
         return Machine(f"m{self._boots}", app, wire, self.clock, Random(self.random.getrandbits(64)), worker=worker)
 
     def _plan(self) -> None:
-        wanted = self._scenarios or tuple(
-            self.random.choice(SCENARIOS) for _ in range(self.random.randint(3, 12))
-        )
+        theme = self.random.sample(SCENARIOS, self.random.choice((2, 4, len(SCENARIOS))))
+        wanted = self._scenarios or self.random.choices(theme, k=self.random.randint(3, 12))
         self.started = [Started(scenario, f"{scenario.handler}-{place}") for place, scenario in enumerate(wanted)]
 
     # Chaos
@@ -389,7 +405,7 @@ class Simulation:
             if self.machines[place].app.version != self.version:
                 self._replace(place, 0.0)
         await self._finish_errands()
-        await asyncio.sleep(LEASE.total_seconds() * 2 + 30)
+        await asyncio.sleep(LEASE.total_seconds())
         for _ in range(PEACE):
             left = self._open()
             if not left:

@@ -19,13 +19,15 @@ from tests.simulation.driver import Simulation, Started
 
 _RUN_ENDS: Final = ("RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED")
 _STEP_ENDS: Final = ("STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED")
-_MOST_ATTEMPTS: Final = {"flaky": 4, "busy": 9, "wrong": 1, "slow": 1, "charge": 1}
+_MOST_ATTEMPTS: Final = {"flaky": 4, "busy": 9, "wrong": 1, "hopeless": 3, "slow": 1, "charge": 1}
 
 
 def check(simulation: Simulation) -> list[str]:
     """Everything that is not as it has to be."""
     data = simulation.data
     findings = [*simulation.story.findings, *simulation.ledger.violations]
+    if any(started.run_id == "" for started in simulation.started):
+        return [*findings, "not every run was started"]
     for stream in data.streams.values():
         findings += map(str, verify_stream(stream.whole(), stream.all_rows()))
         if stream.head.kind == "RUN":
@@ -55,6 +57,7 @@ def _check_run(stream: MemoryStream) -> Iterator[str]:
         if event.event_type == "RUN_PAUSED" and _data(event)["reason"] == "NON_DETERMINISTIC":
             yield f"run {run_id} replayed otherwise: {_data(event)['details']}"
     yield from _check_steps(run_id, stream.events)
+    yield from _check_variables(run_id, stream.events)
     yield from _check_waits(run_id, stream.events)
 
 
@@ -80,6 +83,13 @@ def _check_steps(run_id: str, events: Sequence[Event]) -> Iterator[str]:
         most = _MOST_ATTEMPTS.get((key or "").split("#")[0].split("/")[-1])
         if most is not None and count >= most:
             yield f"run {run_id}: {key} was tried {count + 1} times, {most} are allowed"
+
+
+def _check_variables(run_id: str, events: Sequence[Event]) -> Iterator[str]:
+    """What was set once is set once, however often the handler was replayed."""
+    values = [_data(event)["value"] for event in events if event.event_type == "RUN_VARIABLE_SET"]
+    if values != [1, 2, 3, True][: len(values)]:
+        yield f"run {run_id} set its variables to {values}"
 
 
 def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:

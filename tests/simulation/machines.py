@@ -149,7 +149,7 @@ class Machine:
             worker=worker,
             concurrency=16,
             lease=LEASE,
-            poll=0.5,
+            poll=0.8,
             threads=False,
             jitter=random.random,
             worker_id=name,

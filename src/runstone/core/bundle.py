@@ -86,7 +86,8 @@ def unpack(content: bytes) -> tuple[Stream, ...]:
     manifest = _manifest(first)
     if _digest(manifest, lines) != manifest.sha256 or codec.encode(manifest) != first:
         raise BundleInvalid("The bundle is not as it was written: its hash does not fit its content")
-    streams = _streams(manifest, [_event(line, place) for place, line in enumerate(lines.splitlines(), 2)])
+    events = [_event(line, place) for place, line in enumerate(lines.split(b"\n")[:-1], 2)]
+    streams = _streams(manifest, events)
     for stream in streams:
         _refuse(verify_events(stream))
     _refuse(verify_causes(streams))
@@ -102,11 +103,13 @@ def _digest(manifest: Manifest, lines: bytes) -> str:
 def unfinished_runs(streams: Iterable[Stream]) -> list[str]:
     """The runs in a bundle that would go on where it is imported."""
     states = (stream.fold() for stream in streams)
-    return [
-        state.run.id
-        for state in states
-        if isinstance(state, RunState) and state.run and state.run.status not in RUN.terminal
-    ]
+    return [state.run.id for state in states if isinstance(state, RunState) and state.run and _goes_on(state)]
+
+
+def _goes_on(state: RunState) -> bool:
+    """A run that has not ended, or one that has with effects still to be sent."""
+    assert state.run is not None
+    return state.run.status not in RUN.terminal or any(effect.is_open for effect in state.effects.values())
 
 
 def import_commit(streams: Iterable[Stream]) -> Commit:
@@ -142,7 +145,7 @@ def _refuse(findings: list[Finding]) -> None:
 def _manifest(line: bytes) -> Manifest:
     try:
         manifest = msgspec.json.decode(line, type=Manifest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleInvalid(f"This is no Runstone bundle: its first line is no manifest ({error})") from error
     if manifest.format != FORMAT:
         raise BundleInvalid(f"This is no Runstone bundle: its format is {manifest.format!r}")
@@ -157,7 +160,7 @@ def _manifest(line: bytes) -> Manifest:
 def _event(line: bytes, place: int) -> Event:
     try:
         event = msgspec.json.decode(line, type=Event)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleInvalid(f"Line {place} of the bundle is no event: {error}") from error
     if event_bytes(event) != line:
         raise BundleInvalid(f"Line {place} of the bundle is not in its canonical form")

@@ -109,6 +109,13 @@ def decode_as(raw: Raw | bytes, kind: type[_T]) -> _T:
         raise InvalidPayload(_pointer_of(error), str(error)) from error
 
 
+def check_line(payload: Raw) -> None:
+    """Refuses a payload with line breaks between its values: an event is one line wherever it is written."""
+    content = bytes(payload)
+    if b"\n" in content or b"\r" in content:
+        raise InvalidPayload("", "JSON with line breaks between its values: send it without")
+
+
 def check(value: object) -> None:
     """Refuses anything that strict I-JSON has no single reading for."""
     _check(value, "", 0)

@@ -161,6 +161,8 @@ class StreamWriter(Generic[_Fold]):
         if step_key is not None:
             codec.check_text(step_key, "/step_key")
         run_seq = fold.last_seq + 1
+        payload = Raw(codec.encode_struct(data))
+        codec.check_line(payload)
         event = Event(
             id=context.new_id(),
             tenant_id=fold.tenant_id,
@@ -170,7 +172,7 @@ class StreamWriter(Generic[_Fold]):
             event_version=data.VERSION,
             aggregate_type=data.AGGREGATE,
             aggregate_id=aggregate_id,
-            event_data=Raw(codec.encode_struct(data)),
+            event_data=payload,
             idempotency_key=event_key(
                 fold.stream_id,
                 data.EVENT_TYPE,

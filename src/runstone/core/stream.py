@@ -9,6 +9,7 @@ import msgspec
 from runstone.core.events import Event, StreamKind
 from runstone.core.fold import fold_run, fold_signal
 from runstone.core.state import RunState, SignalState
+from runstone.errors import UnreadableEvent
 
 
 class StreamHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,8 +32,9 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
 
     def fold(self) -> SignalState | RunState:
         """The state its events add up to."""
+        stream_id, tenant_id = self.head.stream_id, self.head.tenant_id
         if self.head.kind == "SIGNAL":
-            return fold_signal(
-                SignalState(stream_id=self.head.stream_id, tenant_id=self.head.tenant_id), self.events
-            )
-        return fold_run(RunState(stream_id=self.head.stream_id, tenant_id=self.head.tenant_id), self.events)
+            return fold_signal(SignalState(stream_id=stream_id, tenant_id=tenant_id), self.events)
+        if self.head.kind == "RUN":
+            return fold_run(RunState(stream_id=stream_id, tenant_id=tenant_id), self.events)
+        raise UnreadableEvent(f"Stream {stream_id} is of a kind that nobody knows: {self.head.kind!r}")

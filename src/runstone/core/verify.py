@@ -143,7 +143,7 @@ def _check_rows(stream: Stream, expected: Iterable[Row], stored: Iterable[Row]) 
     """Rows equal the fold, byte for byte in canonical JSON."""
     wanted = {_identity(row): row for row in expected}
     there = {_identity(row): row for row in stored}
-    for identity in wanted.keys() | there.keys():
+    for identity in sorted(wanted.keys() | there.keys()):
         place = f"{identity[0]} {identity[1]}"
         should, row = wanted.get(identity), there.get(identity)
         if row is None:

@@ -204,12 +204,17 @@ class Node:
 
         Cut it off from everything that matters first.
         """
+        remains = set(self._tasks)
         self._release()
         await asyncio.sleep(1)  # a coroutine that never began would complain of it
         while self._tasks:
+            remains |= self._tasks
             for task in self._tasks:
                 task.cancel()
             await asyncio.wait(self._tasks, timeout=1)
+        for task in remains:
+            if not task.cancelled():
+                task.exception()  # looked at, so that nobody warns of it
 
 
 class LoopClock:

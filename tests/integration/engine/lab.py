@@ -13,6 +13,7 @@ import msgspec
 import runstone as rs
 from runstone.core.events import Event
 from runstone.core.ids import DEFAULT_TENANT
+from runstone.core.step import Step
 from runstone.engine.values import Shape
 from runstone.engine.worker import Worker
 from runstone.runtime import Runtime
@@ -30,7 +31,7 @@ NOW = timedelta(0)
 """The grace of an app that is to drop everything at its end."""
 
 
-async def until(question: Callable[[], Awaitable[T] | T], what: str = "it") -> T:
+async def until(question: Callable[[], object], what: str = "it") -> None:
     """Asks again and again until the answer is yes; fails when that takes too long."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE
@@ -39,7 +40,7 @@ async def until(question: Callable[[], Awaitable[T] | T], what: str = "it") -> T
         if isinstance(answer, Awaitable):
             answer = await answer
         if answer:
-            return answer
+            return
         assert loop.time() < deadline, f"{what} did not happen within {PATIENCE} s"
         await asyncio.sleep(0.005)
 
@@ -57,6 +58,12 @@ async def log(handle: rs.Handle[Any]) -> list[Event]:
 async def types(handle: rs.Handle[Any]) -> list[str]:
     """The types of the run's events."""
     return [event.event_type for event in await log(handle)]
+
+
+async def steps(app: rs.App, handle: rs.Handle[Any]) -> list[Step]:
+    """The rows of the run's steps."""
+    rows = await app.runtime.store.rows(DEFAULT_TENANT, handle.id)
+    return [row for row in rows if isinstance(row, Step)]
 
 
 async def data(handle: rs.Handle[Any], event_type: str) -> list[Any]:

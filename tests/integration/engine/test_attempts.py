@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -352,7 +353,7 @@ async def test_a_finished_step_shows_that_a_run_is_no_killer(path: str) -> None:
         async with process(app, path, lease=rs.seconds(0.15)) as dying:
             if handle_ is None:
                 handle_ = await app.start(slow_but_sure)
-            await until(lambda crash=crash: len(reached) > crash)
+            await until(partial(reached.__contains__, crash))
             await dying.crash()
     async with process(app, path) as survivor:
         assert handle_ is not None

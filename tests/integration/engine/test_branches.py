@@ -246,7 +246,7 @@ async def test_time_does_not_go_back_after_branches(path: str) -> None:
             return run.now()
 
         times = await run.gather(branch(0.03), branch(0.01))
-        return run.now() >= max(times)
+        return bool(run.now() >= max(times))
 
     async with app.running(path):
         assert await within((await app.start(handle)).result()) is True

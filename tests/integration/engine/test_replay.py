@@ -132,7 +132,7 @@ async def test_branches_interleave_on_replay_as_they_did_live(path: str) -> None
         handle_ = await app.start(handle, key="k")
         for place, name in ((2, "c"), (0, "a"), (1, "b")):
             gates[name].set()
-            await until(lambda place=place: has(handle_, "STEP_COMPLETED", f"gather#1.{place}/seen#1"))
+            await until(partial(has, handle_, "STEP_COMPLETED", f"gather#1.{place}/seen#1"))
         await suspended(app, handle_)
     async with app.running(path, poll=FAST):
         handle_ = await app.start(handle, key="k")

@@ -189,7 +189,7 @@ async def test_an_input_that_does_not_fit_fails_the_run_and_not_the_worker(path:
         return line.sku
 
     async with app.running(path):
-        bad = await app.start(handle, {"sku": 7})  # type: ignore[arg-type]
+        bad = await app.start(handle, {"sku": 7})  # type: ignore[misc]
         await status(bad, "FAILED")
         good = await app.start(handle, Line("a", 1))
         assert await within(good.result()) == "a"

@@ -1,4 +1,4 @@
-"""The latency budget: a store that stalls holds no step up, and no outcome is left behind (§ENG-33, §ENG-34)."""
+"""The latency budget: a store that stalls holds up no step and swallows no outcome (§ENG-33, §ENG-34)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_nothing_measured_is_drawn_as_nothing() -> None:
 
 def test_the_paper_follows_the_colour_scheme() -> None:
     light, dark = STYLE.split("@media (prefers-color-scheme: dark)")
-    for name in ("text", ".paper", ".grid", ".value", ".s0", ".s1", ".s2", ".s3"):
+    for name in ("text", ".paper", ".grid", ".mark", ".s0", ".s1", ".s2", ".s3"):
         assert f"{name} {{" in light
         assert f"{name} {{" in dark
 

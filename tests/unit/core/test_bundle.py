@@ -7,14 +7,16 @@ from hashlib import sha256
 from typing import Any
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from runstone.core import codec
 from runstone.core.bundle import import_commit, pack, unfinished_runs, unpack
+from runstone.core.commands import FailRun, SetVariable
 from runstone.core.rows import all_rows
 from runstone.core.run import QueueEntry
-from runstone.errors import BundleInvalid
-from tests.unit.core.build import Story, an_id
+from runstone.errors import BundleInvalid, InvalidPayload
+from tests.unit.core.build import Story, an_id, error
 from tests.unit.core.test_verify import chained, stream_of
 
 
@@ -129,6 +131,20 @@ class TestRefused:
     def test_a_cause_that_was_left_out(self) -> None:
         with pytest.raises(BundleInvalid, match="causation"):
             unpack(pack([stream_of(finished())]))
+
+
+def test_a_payload_with_line_breaks_would_not_be_one_line() -> None:
+    """§STO-44: so it is refused before it is an event."""
+    story = Story.running()
+    with pytest.raises(InvalidPayload, match="line breaks"):
+        story.do(SetVariable(name="a", value=Raw(b"[1,\n2]")))
+
+
+def test_an_ended_run_with_effects_under_way_would_go_on() -> None:
+    story = Story.running()
+    story.effect()
+    story.do(FailRun(error=error()))
+    assert unfinished_runs([stream_of(story)]) == [story.run_id]
 
 
 def test_runs_that_would_go_on_are_named() -> None:

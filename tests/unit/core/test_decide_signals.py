@@ -6,7 +6,7 @@ import pytest
 
 from runstone.core import commands
 from runstone.errors import CommandRefused, StateTransitionError
-from tests.unit.core.build import HASH, NOON, OTHER_HASH, Story, data, receive, types
+from tests.unit.core.build import HASH, NOON, OTHER_HASH, Story, an_id, data, receive, types
 
 
 def test_taking_a_signal_in() -> None:
@@ -73,3 +73,11 @@ def test_a_conflict_after_the_end_leaves_the_frozen_row() -> None:
     before = story.signal
     assert types(story.do(commands.ReportConflict(source_hash=OTHER_HASH))) == ["SIGNAL_CONFLICT"]
     assert story.signal is before
+
+
+def test_a_child_inherits_its_parents_correlation() -> None:
+    """§ORD-19"""
+    story = Story()
+    story.do(receive(correlation_id=an_id(700), cause=an_id(701)), commands.CreateRun(plan_id="child"))
+    assert {event.correlation_id for event in story.events} == {an_id(700)}
+    assert story.signal_events[0].causation_id == an_id(701)

@@ -358,3 +358,15 @@ class TestToolCalls:
         with pytest.raises(StateTransitionError) as refused:
             fold(story, call(), CALL)
         assert (refused.value.entity, refused.value.to_state) == ("tool call", "PENDING")
+
+
+def test_no_step_is_tried_again_after_the_handler_has_returned() -> None:
+    """§ENG-30: not by a blind append either."""
+    story = Story.running()
+    story.failed_step("broken")
+    story.effect()
+    story.returned()
+    step = story.latest("broken")
+    retried = story.forge(payloads.StepRetried(next_attempt=2), aggregate_id=step.id, step_key="broken")
+    with pytest.raises(CommandRefused, match="has returned"):
+        fold_run(story.state, [retried])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from runstone.core.events import Event, StreamKind
 from runstone.core.state import StreamState
 from runstone.core.stream import Stream, StreamHead
+from runstone.errors import UnreadableEvent
 from tests.unit.core.build import Story
 from tests.unit.core.stories import STORIES
 
@@ -34,3 +36,11 @@ def test_it_gives_the_state_its_kind_has(tell: Callable[[], Story]) -> None:
     run = handed_over("RUN", story.case.run, story.run_events)
     assert signal.fold() == story.case.signal
     assert run.fold() == story.case.run
+
+
+def test_a_kind_that_nobody_knows_cannot_be_folded() -> None:
+    story = Story.running()
+    stream = handed_over("RUN", story.state, story.run_events)
+    odd = replace(stream, head=replace(stream.head, kind="ENTITY"))
+    with pytest.raises(UnreadableEvent, match="a kind that nobody knows: 'ENTITY'"):
+        odd.fold()

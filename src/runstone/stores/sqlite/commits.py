@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from runstone.core.chain import event_hash
+from runstone.core.chain import event_bytes
 from runstone.core.commit import Commit, StreamWrite
 from runstone.core.events import Event
 from runstone.core.rows import TABLES
@@ -62,7 +62,7 @@ def _apply_together(connection: sqlite3.Connection, commits: Sequence[Commit], n
     heads = _heads(connection, commits)
     outcomes: list[Outcome] = []
     winners: list[Commit] = []
-    written: dict[tuple[str, int], str] = {}
+    written: dict[tuple[str, int], tuple[Event, ...]] = {}
     for commit in commits:
         refusal = _judge(commit, heads)
         if refusal is None:
@@ -71,7 +71,7 @@ def _apply_together(connection: sqlite3.Connection, commits: Sequence[Commit], n
                 heads[write.stream_id] = _Head(
                     write.tenant_id, write.last_seq, write.fence + write.raise_fence
                 )
-                written[write.stream_id, write.last_seq] = write.head
+                written[write.stream_id, write.last_seq] = write.events
             outcomes.append(Committed())
         elif all(_landed(connection, write, written) for write in commit.writes):
             outcomes.append(Committed(repeated=True))
@@ -105,13 +105,16 @@ def _judge(commit: Commit, heads: dict[str, _Head]) -> StoreError | None:
     return stale
 
 
-def _landed(connection: sqlite3.Connection, write: StreamWrite, written: dict[tuple[str, int], str]) -> bool:
-    """Whether this very write is in the log or in this batch: the hash of its last event pins it all."""
+def _landed(
+    connection: sqlite3.Connection, write: StreamWrite, written: dict[tuple[str, int], tuple[Event, ...]]
+) -> bool:
+    """Whether this very write, event for event, is in the log or in this batch already."""
     place = (write.stream_id, write.last_seq)
     if place in written:
-        return written[place] == write.head
-    found = reads.fetch(connection, write.tenant_id, write.stream_id, write.last_seq - 1, 1)
-    return bool(found) and event_hash(found[0]) == write.head
+        return written[place] == write.events
+    count = len(write.events)
+    found = reads.fetch(connection, write.tenant_id, write.stream_id, write.last_seq - count, count)
+    return list(map(event_bytes, found)) == list(map(event_bytes, write.events))
 
 
 def _write(connection: sqlite3.Connection, winners: Sequence[Commit], now: int) -> None:

@@ -39,15 +39,16 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def create(path: str) -> None:
-    """Opens and closes a file, at the parent's word; says what came of it."""
+async def create(*paths: str) -> None:
+    """Opens and closes files, each at the parent's word; says what came of it."""
     say("ready")
-    sys.stdin.readline()
-    try:
-        async with await SqliteStore.open(path):
-            say("opened")
-    except StoreError as error:
-        say(type(error).__name__, error)
+    for path in paths:
+        sys.stdin.readline()
+        try:
+            async with await SqliteStore.open(path):
+                say("opened")
+        except StoreError as error:
+            say(type(error).__name__, error)
 
 
 async def commit_for_ever(path: str, seed: str) -> None:

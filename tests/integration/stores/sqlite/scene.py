@@ -53,15 +53,18 @@ def wild(seed: int, length: int = 40) -> list[Commit]:
 
 def received(seed: int, *, source_id: str | None = None, payload: Raw = _NOTHING) -> Commit:
     """The smallest commit: a signal that came in. Its stream and rows are its own."""
-    command = commands.ReceiveSignal(
+    return told(seed, [(arrival(source_id or f"mail {seed}", payload),)])[0]
+
+
+def arrival(source_id: str, payload: Raw = _NOTHING) -> Command:
+    return commands.ReceiveSignal(
         signal_type="EMAIL",
         source_channel="inbox",
-        source_id=source_id or f"mail {seed}",
+        source_id=source_id,
         source_hash="0" * 64,
         normalized_payload=payload,
         received_at=START,
     )
-    return told(seed, [(command,)])[0]
 
 
 def told(seed: int, story: Iterable[tuple[Command, ...]]) -> list[Commit]:

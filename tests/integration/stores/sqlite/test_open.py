@@ -80,15 +80,16 @@ async def test_a_file_of_every_earlier_version_is_brought_up_to_date(
 
 
 async def test_processes_that_open_a_fresh_file_at_once_all_succeed(tmp_path: Path) -> None:
-    for attempt in range(4):
-        path = tmp_path / f"{attempt}.db"
-        with ExitStack() as stack:
-            openers = [stack.enter_context(child("create", path)) for _ in range(4)]
-            assert [opener.read() for opener in openers] == ["ready"] * 4
+    paths = [tmp_path / f"{place}.db" for place in range(30)]
+    with ExitStack() as stack:
+        openers = [stack.enter_context(child("create", *paths)) for _ in range(4)]
+        assert [opener.read() for opener in openers] == ["ready"] * 4
+        for _ in paths:
             for opener in openers:
                 opener.tell()
-            assert [opener.rest() for opener in openers] == [["opened"]] * 4
-        async with await SqliteStore.open(path) as store:
+            assert [opener.read() for opener in openers] == ["opened"] * 4
+    for path in paths:
+        async with await SqliteStore.open(path, inline=True) as store:
             assert await store.self_check() == []
 
 

@@ -1,0 +1,229 @@
+"""Planted bugs: the mistakes that systems like this one are known for, each to be found by the simulation.
+
+A bug is put in by `monkeypatch` and goes with it. They are small: a check left out, an order not kept, a
+thing done too early.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from runstone.core import commands, transitions
+from runstone.core.decide import control, steps
+from runstone.core.events import Event
+from runstone.core.fold import streams
+from runstone.core.state import RunState
+from runstone.engine import conductor, context, execution, fitting, pen, scope, worker
+from runstone.ports.store import Committed
+from runstone.testing import memory, memory_data
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+BUGS: Final[dict[str, Bug]] = {}
+
+
+def planted(bug: Bug) -> Bug:
+    BUGS[bug.__name__] = bug
+    return bug
+
+
+# In the store
+
+
+@planted
+def fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    check = memory_data.MemoryData._check_head
+
+    def check_head(self: Any, write: Any) -> None:
+        try:
+            check(self, write)
+        except memory_data.StaleFence:
+            return
+
+    patch.setattr(memory_data.MemoryData, "_check_head", check_head)
+
+
+@planted
+def stale_sequence_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    check = memory_data.MemoryData._check_head
+
+    def check_head(self: Any, write: Any) -> None:
+        try:
+            check(self, write)
+        except memory_data.StaleSequence:
+            return
+
+    patch.setattr(memory_data.MemoryData, "_check_head", check_head)
+    patch.setattr(memory_data.MemoryData, "_check_rows", lambda self, write: None)
+
+
+@planted
+def lease_never_expires(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(memory.MemoryStore, "_is_free", lambda self, stream: stream.owner is None)
+
+
+@planted
+def lane_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(memory.MemoryStore, "_has_room", lambda self, entry: True)
+
+
+@planted
+def duplicate_signal_makes_a_second_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(memory_data.MemoryData, "_check_keys", lambda self, rows: {})
+
+
+@planted
+def acknowledged_commit_is_lost(patch: pytest.MonkeyPatch) -> None:
+    commit, chance = memory.MemoryStore.commit, Random(0)
+
+    async def lose_some(self: Any, given: Any) -> Committed:
+        return Committed() if chance.random() < 0.01 else await commit(self, given)
+
+    patch.setattr(memory.MemoryStore, "commit", lose_some)
+
+
+# In the core
+
+
+@planted
+def wake_up_is_lost(patch: pytest.MonkeyPatch) -> None:
+    wake = streams.RunFold.wake
+
+    def forget(self: Any, event: Event) -> None:
+        if event.aggregate_type != "STEP":
+            wake(self, event)
+
+    patch.setattr(streams.RunFold, "wake", forget)
+
+
+@planted
+def answer_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(control, "_answer", lambda case, command, cause: None)
+
+
+@planted
+def timeout_and_answer_both_win(patch: pytest.MonkeyPatch) -> None:
+    """An end is written to a step that has ended already."""
+
+    def open_or_not(case: Any, step_key: str) -> Any:
+        return case.state.steps[case.state.latest_steps[step_key]]
+
+    patch.setattr(steps, "_open", open_or_not)
+    patch.setattr(fitting._View, "_end", lambda self, command: True)
+    patch.setattr(transitions.STEP, "check", lambda *_: None)
+    patch.setattr(memory_data.MemoryData, "_check_rows", lambda self, write: None)
+
+
+# In the engine
+
+
+@planted
+def suspending_overwrites_an_answer(patch: pytest.MonkeyPatch) -> None:
+    fits = fitting._View.fits
+
+    def fits_or_suspends(self: Any, command: Any) -> bool:
+        return (isinstance(command, commands.SuspendRun) and self._running) or fits(self, command)
+
+    patch.setattr(fitting._View, "fits", fits_or_suspends)
+
+
+@planted
+def attempts_are_counted_from_one(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(execution.Execution, "_attempt", lambda self, key: 1)
+
+
+@planted
+def outcomes_come_in_the_order_of_asking(patch: pytest.MonkeyPatch) -> None:
+    """A branch gets what is recorded for it at once, whatever the others have seen by then."""
+
+    def arrive(self: Any, run_seq: int, scope: Any, future: asyncio.Future[Any], outcome: Any) -> None:
+        if not future.done():
+            self.running += 1
+            future.set_result(outcome)
+
+    patch.setattr(conductor.Conductor, "arrive", arrive)
+
+
+@planted
+def at_most_once_runs_again(patch: pytest.MonkeyPatch) -> None:
+    def take_up_open(self: Any, waiter: Any, step: Any) -> None:
+        if waiter.request.wait is not None:
+            self._arm(waiter, step.wait_deadline)
+        else:
+            self._deferred.append(waiter)
+
+    patch.setattr(execution.Execution, "_take_up_open", take_up_open)
+
+
+@planted
+def at_most_once_starts_too_early(patch: pytest.MonkeyPatch) -> None:
+    """It runs before its start is durable; a crash in between leaves no trace of it."""
+    begin = execution.Execution._begin
+
+    def begin_at_once(self: Any, waiter: Any) -> None:
+        begin(self, waiter)
+        if waiter.request.options.at_most_once:
+            self._perform(waiter)
+
+    patch.setattr(execution.Execution, "_begin", begin_at_once)
+    patch.setattr(execution.Execution, "_started", lambda self, event: None)
+
+
+@planted
+def variables_are_set_again_on_replay(patch: pytest.MonkeyPatch) -> None:
+    init = context.Run.__init__
+
+    def forgetful(self: Any, *args: Any, **more: Any) -> None:
+        init(self, *args, **more)
+        self._recorded_sets = 0
+
+    patch.setattr(context.Run, "__init__", forgetful)
+
+
+@planted
+def chance_is_not_seeded(patch: pytest.MonkeyPatch) -> None:
+    counter = itertools.count()
+    patch.setattr(scope.Scope, "_seed", lambda self, kind: next(counter).to_bytes(32, "big"))
+
+
+@planted
+def retry_time_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A run that waits for its retry sleeps for ever."""
+    moment = execution.Execution._moment
+
+    def never(self: Any, key: str) -> Any:
+        return None if self._waiters[key].request.wait is None else moment(self, key)
+
+    patch.setattr(execution.Execution, "_moment", never)
+
+
+@planted
+def claimed_run_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The answer to a claim gets lost, and nobody gives the runs back."""
+
+    async def keep(self: Any, news: Any) -> None:
+        return
+
+    patch.setattr(worker.Worker, "_release_strays", keep)
+
+
+@planted
+def loser_does_not_decide_again(patch: pytest.MonkeyPatch) -> None:
+    """What was decided on a stale state is thrown away instead of being decided again."""
+
+    def nothing_fits(wanted: Sequence[Any], state: RunState) -> list[Any]:
+        return list(fitting.fitting(wanted, state)) if state.last_seq == seen.get(state.stream_id, 0) else []
+
+    seen: dict[str, int] = {}
+    catch_up = pen.Pen._catch_up
+
+    async def forget(self: Any) -> None:
+        await catch_up(self)
+        self._pending.clear()
+
+    patch.setattr(pen.Pen, "_catch_up", forget)
