@@ -82,7 +82,7 @@ def _command(name: str, description: str, chosen: Sequence[Benchmark], *, togeth
         short_help=description,
         help=description[0].upper() + description[1:] + ".",
         params=[
-            click.Option(["--quick"], is_flag=True, help="Fewer rounds: at most 45 s on two cores."),
+            click.Option(["--quick"], is_flag=True, help="Measure less: at most 45 s on two cores."),
             click.Option(
                 ["--json"],
                 type=click.Path(dir_okay=False, writable=True, path_type=Path),

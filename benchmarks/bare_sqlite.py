@@ -16,9 +16,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, TypeAlias
 
+from benchmarks.measure import undisturbed
 from runstone.core.commit import Commit, StreamWrite
 from runstone.core.events import Event
 from runstone.core.run import QueueEntry
+from runstone.ports.clock import SystemClock
 from runstone.stores.sql import statements
 from runstone.stores.sqlite.files import open_writer
 from runstone.stores.sqlite.rows import ENTITIES, EVENTS, STREAMS, chunks, to_micros
@@ -27,9 +29,19 @@ Transaction: TypeAlias = list[tuple[str, list[list[Any]]]]
 """Statements, and the rows that each is executed with."""
 
 _DEQUEUE: Final = statements("sqlite")["dequeue"].replace(":run_id", "?")
+_LEASE: Final = (
+    statements("sqlite")["set_lease"]
+    .replace(":owner", "?1")
+    .replace(":attempts", "?2")
+    .replace(":run_id", "?3")
+)
 _PERSISTED: Final = EVENTS.columns.index("persisted_at")
 _EXCEPT: Final = frozenset({"persisted_at"})
 """Columns that two writers of the same rows need not agree on."""
+
+
+class Unequal(Exception):
+    """The bare writer did not write what the store wrote, so the two cannot be compared."""
 
 
 def transactions(commits: Sequence[Commit], count: int, now: int, rows_at_once: int = 1) -> list[Transaction]:
@@ -50,7 +62,16 @@ def _transaction(commits: Sequence[Commit], now: int, rows_at_once: int) -> Tran
             found = [write.queue for write in queued if write.queue]
         work += _statements(table.upsert, [table.pack(row) for row in found], rows_at_once)
     work.append((_DEQUEUE, [[write.stream_id] for write in queued if write.queue is None]))
+    work.append((_LEASE, _leases(writes)))
     return work
+
+
+def _leases(writes: Sequence[StreamWrite]) -> list[list[Any]]:
+    return [
+        [write.lease.owner, write.lease.attempts, write.stream_id]
+        for write in writes
+        if write.lease is not None and not (write.queue_changed and write.queue is None)
+    ]
 
 
 def _statements(make: Callable[[int], str], rows: list[list[Any]], rows_at_once: int) -> Transaction:
@@ -78,16 +99,39 @@ def _event(event: Event, now: int) -> list[Any]:
     return values
 
 
-def write(path: Path, work: Iterable[Transaction]) -> float:
-    """Writes it all into a new file, each transaction durable before the next; how many seconds it took."""
+def write(path: Path, work: Iterable[Transaction]) -> list[float]:
+    """Writes it all into a new file, each transaction durable before the next; the seconds of each."""
+    seconds = []
     with closing(open_writer(str(path))) as connection:
-        began = perf_counter()
         for transaction in work:
+            began = perf_counter()
             connection.execute("BEGIN IMMEDIATE")
             for statement, rows in transaction:
                 connection.executemany(statement, rows)
             connection.execute("COMMIT")
-        return perf_counter() - began
+            seconds.append(perf_counter() - began)
+    return seconds
+
+
+def write_again(store: Path, commits: Sequence[Commit], count: int, rows_at_once: int = 1) -> list[float]:
+    """What a store holds, once more beside it, in so many transactions; the seconds of each.
+
+    `Unequal` if the two files do not hold the same rows then.
+    """
+    bare = store.with_name(f"bare-{rows_at_once}.db")
+    work = transactions(commits, count, to_micros(SystemClock().now()), rows_at_once)
+    with undisturbed():
+        seconds = write(bare, work)
+    compare(store, bare)
+    return seconds
+
+
+def compare(store: Path, bare: Path) -> None:
+    """Whether both files hold the same rows, but for the time they were persisted at."""
+    ours, theirs = contents(store), contents(bare)
+    for table in ours.keys() | theirs.keys():
+        if ours.get(table) != theirs.get(table):
+            raise Unequal(f"{table}: {ours.get(table)} by the store, {theirs.get(table)} by the bare writer")
 
 
 def contents(path: Path) -> dict[str, tuple[int, str]]:
@@ -107,11 +151,12 @@ def _digest(connection: sqlite3.Connection, table: str) -> tuple[int, str]:
     return count, digest.hexdigest()
 
 
-def order_of_events(path: Path) -> list[str]:
-    """The ids of all events in the order of commit."""
+def in_order(path: Path, commits: Iterable[Commit]) -> list[Commit]:
+    """The commits in the order in which a store wrote them."""
+    by_first_event = {commit.events[0].id: commit for commit in commits}
     with closing(sqlite3.connect(path)) as connection:
         found = connection.execute("SELECT id FROM orchestration_events ORDER BY sequence_number")
-        return [event_id for (event_id,) in found]
+        return [by_first_event[event_id] for (event_id,) in found if event_id in by_first_event]
 
 
 def count_transactions(path: Path) -> int:

@@ -156,15 +156,15 @@ async def test_one_difference_is_enough_to_be_unequal(change: str, tmp_path: Pat
     history = five_step_run()[:3]
     for name in ("store.db", "bare.db"):
         await append_sqlite.write_with_store(tmp_path / name, [history], 1)
-    append_sqlite.compare(tmp_path / "store.db", tmp_path / "bare.db")
+    bare_sqlite.compare(tmp_path / "store.db", tmp_path / "bare.db")
     with closing(open_writer(str(tmp_path / "bare.db"))) as connection:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO maintenance (reason) VALUES ('test')")
         connection.execute(change)
         connection.execute("DELETE FROM maintenance")
         connection.execute("COMMIT")
-    with pytest.raises(append_sqlite.Unequal):
-        append_sqlite.compare(tmp_path / "store.db", tmp_path / "bare.db")
+    with pytest.raises(bare_sqlite.Unequal):
+        bare_sqlite.compare(tmp_path / "store.db", tmp_path / "bare.db")
 
 
 async def test_a_mixed_history_has_the_size_that_was_asked_for() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
@@ -18,24 +18,27 @@ from runstone.core import commands, transitions
 from runstone.core.decide import control, steps
 from runstone.core.events import Event
 from runstone.core.fold import streams
-from runstone.core.state import RunState
 from runstone.engine import conductor, context, execution, fitting, pen, scope, worker
 from runstone.ports.store import Committed
 from runstone.testing import memory, memory_data
 
-Bug = Callable[[pytest.MonkeyPatch], None]
-BUGS: Final[dict[str, Bug]] = {}
+Plant = Callable[[pytest.MonkeyPatch], None]
+BUGS: Final[dict[str, tuple[Plant, tuple[str, ...]]]] = {}
+"""How to put each in, and the handlers that it is hunted with: all, if none are named."""
 
 
-def planted(bug: Bug) -> Bug:
-    BUGS[bug.__name__] = bug
-    return bug
+def planted(*handlers: str) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        BUGS[plant.__name__] = (plant, handlers)
+        return plant
+
+    return register
 
 
 # In the store
 
 
-@planted
+@planted()
 def fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     check = memory_data.MemoryData._check_head
 
@@ -48,7 +51,7 @@ def fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory_data.MemoryData, "_check_head", check_head)
 
 
-@planted
+@planted()
 def stale_sequence_is_accepted(patch: pytest.MonkeyPatch) -> None:
     check = memory_data.MemoryData._check_head
 
@@ -62,22 +65,22 @@ def stale_sequence_is_accepted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory_data.MemoryData, "_check_rows", lambda self, write: None)
 
 
-@planted
+@planted()
 def lease_never_expires(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory.MemoryStore, "_is_free", lambda self, stream: stream.owner is None)
 
 
-@planted
+@planted("takes_turns", "shares_lanes")
 def lane_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory.MemoryStore, "_has_room", lambda self, entry: True)
 
 
-@planted
+@planted()
 def duplicate_signal_makes_a_second_run(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory_data.MemoryData, "_check_keys", lambda self, rows: {})
 
 
-@planted
+@planted()
 def acknowledged_commit_is_lost(patch: pytest.MonkeyPatch) -> None:
     commit, chance = memory.MemoryStore.commit, Random(0)
 
@@ -90,7 +93,7 @@ def acknowledged_commit_is_lost(patch: pytest.MonkeyPatch) -> None:
 # In the core
 
 
-@planted
+@planted()
 def wake_up_is_lost(patch: pytest.MonkeyPatch) -> None:
     wake = streams.RunFold.wake
 
@@ -101,20 +104,26 @@ def wake_up_is_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(streams.RunFold, "wake", forget)
 
 
-@planted
+@planted()
 def answer_is_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(control, "_answer", lambda case, command, cause: None)
 
 
-@planted
+@planted("asks_in_time", "races_a_wait")
 def timeout_and_answer_both_win(patch: pytest.MonkeyPatch) -> None:
-    """An end is written to a step that has ended already."""
+    """The end of a wait is written to the log even if it has ended already."""
+    is_open, ends = steps._open, fitting._View._end
 
     def open_or_not(case: Any, step_key: str) -> Any:
-        return case.state.steps[case.state.latest_steps[step_key]]
+        step = case.state.steps[case.state.latest_steps[step_key]]
+        return step if step.step_type == "WAIT" else is_open(case, step_key)
+
+    def fits(self: Any, command: Any) -> bool:
+        late = isinstance(command, commands.FailStep) and command.error.code == "WAIT_TIMEOUT"
+        return late or ends(self, command)
 
     patch.setattr(steps, "_open", open_or_not)
-    patch.setattr(fitting._View, "_end", lambda self, command: True)
+    patch.setattr(fitting._View, "_end", fits)
     patch.setattr(transitions.STEP, "check", lambda *_: None)
     patch.setattr(memory_data.MemoryData, "_check_rows", lambda self, write: None)
 
@@ -122,7 +131,7 @@ def timeout_and_answer_both_win(patch: pytest.MonkeyPatch) -> None:
 # In the engine
 
 
-@planted
+@planted("reads_mail", "asks")
 def suspending_overwrites_an_answer(patch: pytest.MonkeyPatch) -> None:
     fits = fitting._View.fits
 
@@ -132,12 +141,12 @@ def suspending_overwrites_an_answer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(fitting._View, "fits", fits_or_suspends)
 
 
-@planted
+@planted()
 def attempts_are_counted_from_one(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(execution.Execution, "_attempt", lambda self, key: 1)
 
 
-@planted
+@planted("gathers", "gathers_deeply")
 def outcomes_come_in_the_order_of_asking(patch: pytest.MonkeyPatch) -> None:
     """A branch gets what is recorded for it at once, whatever the others have seen by then."""
 
@@ -149,7 +158,7 @@ def outcomes_come_in_the_order_of_asking(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(conductor.Conductor, "arrive", arrive)
 
 
-@planted
+@planted("once_only")
 def at_most_once_runs_again(patch: pytest.MonkeyPatch) -> None:
     def take_up_open(self: Any, waiter: Any, step: Any) -> None:
         if waiter.request.wait is not None:
@@ -160,7 +169,7 @@ def at_most_once_runs_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(execution.Execution, "_take_up_open", take_up_open)
 
 
-@planted
+@planted("once_only")
 def at_most_once_starts_too_early(patch: pytest.MonkeyPatch) -> None:
     """It runs before its start is durable; a crash in between leaves no trace of it."""
     begin = execution.Execution._begin
@@ -174,7 +183,7 @@ def at_most_once_starts_too_early(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(execution.Execution, "_started", lambda self, event: None)
 
 
-@planted
+@planted("remembers")
 def variables_are_set_again_on_replay(patch: pytest.MonkeyPatch) -> None:
     init = context.Run.__init__
 
@@ -185,13 +194,13 @@ def variables_are_set_again_on_replay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(context.Run, "__init__", forgetful)
 
 
-@planted
+@planted("sees_the_same")
 def chance_is_not_seeded(patch: pytest.MonkeyPatch) -> None:
     counter = itertools.count()
     patch.setattr(scope.Scope, "_seed", lambda self, kind: next(counter).to_bytes(32, "big"))
 
 
-@planted
+@planted()
 def retry_time_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A run that waits for its retry sleeps for ever."""
     moment = execution.Execution._moment
@@ -202,7 +211,7 @@ def retry_time_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(execution.Execution, "_moment", never)
 
 
-@planted
+@planted()
 def claimed_run_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """The answer to a claim gets lost, and nobody gives the runs back."""
 
@@ -212,18 +221,15 @@ def claimed_run_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(worker.Worker, "_release_strays", keep)
 
 
-@planted
+@planted()
 def loser_does_not_decide_again(patch: pytest.MonkeyPatch) -> None:
     """What was decided on a stale state is thrown away instead of being decided again."""
+    write_once = pen.Pen._write_once
 
-    def nothing_fits(wanted: Sequence[Any], state: RunState) -> list[Any]:
-        return list(fitting.fitting(wanted, state)) if state.last_seq == seen.get(state.stream_id, 0) else []
+    async def write_once_only(self: Any) -> None:
+        before = self.state.last_seq
+        await write_once(self)
+        if self._committing and self.state.last_seq != before:
+            self._pending.clear()
 
-    seen: dict[str, int] = {}
-    catch_up = pen.Pen._catch_up
-
-    async def forget(self: Any) -> None:
-        await catch_up(self)
-        self._pending.clear()
-
-    patch.setattr(pen.Pen, "_catch_up", forget)
+    patch.setattr(pen.Pen, "_write_once", write_once_only)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -96,8 +97,13 @@ def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:
     """Each accepted answer ends one wait, the oldest first; no wait times out while an answer lies there."""
     kept: defaultdict[str, list[str]] = defaultdict(list)
     names: dict[str, str] = {}
+    deadlines: dict[str, str] = {}
     for event in events:
         data = _data(event)
+        if event.event_type == "STEP_STARTED" and (data.get("wait") or {}).get("deadline"):
+            deadlines[event.aggregate_id] = data["wait"]["deadline"]
+        if _by_deadline(event, data) and event.occurred_at < datetime.fromisoformat(deadlines[event.aggregate_id]):
+            yield f"run {run_id}: {event.step_key} ended at {event.occurred_at}, before its deadline"
         if event.event_type == "SIGNAL_ACCEPTED" and data["kind"] == "ANSWER":
             kept[data["target"]].append(event.control_signal_id or "")
         elif event.event_type == "STEP_STARTED" and (data.get("wait") or {}).get("name"):
@@ -110,6 +116,13 @@ def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:
                 answers[:1] = []
             elif data["error"]["code"] == "WAIT_TIMEOUT" and answers:
                 yield f"run {run_id}: {event.step_key} timed out though {answers} had come"
+
+
+def _by_deadline(event: Event, data: Any) -> bool:
+    """Whether this is the end of a wait because its time had come."""
+    if event.event_type == "STEP_COMPLETED":
+        return data["step_type"] == "WAIT" and event.control_signal_id is None
+    return event.event_type == "STEP_FAILED" and data["error"]["code"] == "WAIT_TIMEOUT"
 
 
 def _check_causes(data: MemoryData) -> Iterator[str]:

@@ -88,7 +88,7 @@ class Run:
             given = callee.signature.unpack(arguments)
             if callee.is_async:
                 return checked(await callee.function(**given))
-            call = functools.partial(contextvars.copy_context().run, callee.function, **given)
+            call = functools.partial(contextvars.copy_context().run, _call, callee.function, given)
             if self._threads is None:
                 return checked(call())
             return checked(await asyncio.get_running_loop().run_in_executor(self._threads, call))
@@ -168,7 +168,8 @@ class Run:
         """Waits for an answer of that name; the run leaves memory. `WaitTimeout` when nobody answers."""
         shape = Shape(Any if kind is None else kind, f"the answer to {name!r}")
         given = write({"name": name, "timeout": None if timeout is None else timeout.total_seconds()})
-        step = await self._wait(name, given, WaitSpec(name=name, deadline=self._deadline(timeout)))
+        wait = WaitSpec(name=name, deadline=self._deadline(timeout), answer_schema=shape.schema())
+        step = await self._wait(name, given, wait)
         try:
             return shape.read(self._value(step))
         except InvalidPayload as error:
@@ -185,7 +186,8 @@ class Run:
         return self._succeeded(await self._execution.step(scope, request))
 
     def _deadline(self, timeout: timedelta | None) -> datetime | None:
-        return None if timeout is None else self._clock.now() + timeout
+        """Counted from what the branch has seen, should the clock be behind that."""
+        return None if timeout is None else max(self._clock.now(), self.now()) + timeout
 
     async def patched(self, name: str) -> bool:
         """Whether this run takes the new path: true for runs that come here first with the new code."""
@@ -280,3 +282,11 @@ class Run:
     def _value(self, step: Step) -> Raw:
         assert step.output_result is not None, "a step that succeeded has an output"
         return value_of(step.step_type, self._execution.state.whole(step.output_result))
+
+
+def _call(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+    """Calls a plain function; no future can carry a `StopIteration` out of its thread."""
+    try:
+        return function(**given)
+    except StopIteration as error:
+        raise RuntimeError("StopIteration left the function") from error

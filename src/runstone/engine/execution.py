@@ -172,7 +172,7 @@ class Execution:
         if self._unrequested:
             self._mismatch(f"step {next(iter(self._unrequested))!r}", how)
         else:
-            self.pen.write(command)
+            self.pen.write(command, lease=Lease(owner=None))
 
     async def _close(self, root: asyncio.Task[None] | None) -> None:
         self._stopping = self.conductor.closed = True
@@ -243,12 +243,12 @@ class Execution:
                 f"{asked[0]} {request.key!r} with input {asked[1][:12]}",
             )
             return False
-        if request.key in state.due_attempts:
-            self._arm(waiter, state.retry_times.get(request.key))
-        elif step.status == "RUNNING":
-            self._take_up_open(waiter, step)
-        else:
+        if step.status != "RUNNING" and request.key not in state.due_attempts:
             self._arrived(waiter, step)
+        elif self._replaying:
+            self._deferred.append(waiter)
+        else:
+            self._go_on(waiter)
         return True
 
     def _take_up_new(self, waiter: Waiter) -> bool:
@@ -260,10 +260,20 @@ class Execution:
         if self._replaying:
             self._deferred.append(waiter)
         else:
-            self._begin(waiter)
+            self._go_on(waiter)
         return True
 
-    def _take_up_open(self, waiter: Waiter, step: Step) -> None:
+    def _go_on(self, waiter: Waiter) -> None:
+        """The log has no outcome, and no other branch one that comes first: here history is made."""
+        key = waiter.request.key
+        if key in self.state.due_attempts:
+            self._arm(waiter, self.state.retry_times.get(key))
+        elif key in self.state.open_steps:
+            self._go_on_open(waiter, self.state.steps[self.state.open_steps[key]])
+        else:
+            self._begin(waiter)
+
+    def _go_on_open(self, waiter: Waiter, step: Step) -> None:
         """A step that was under way when its worker died, or a wait nobody has answered."""
         if waiter.request.wait is not None:
             self._arm(waiter, step.wait_deadline)
@@ -275,7 +285,7 @@ class Execution:
             )
             self.pen.write(commands.FailStep(step_key=waiter.request.key, error=error))
         else:
-            self._deferred.append(waiter)
+            self._perform(waiter)
 
     def _arrived(self, waiter: Waiter, step: Step) -> None:
         self._waiters.pop(waiter.request.key, None)
@@ -447,6 +457,10 @@ class Execution:
             return
         waiter.timer = None
         request = waiter.request
+        moment = self._moment(request.key)
+        if moment is not None and moment > self._clock.now():
+            self._arm(waiter, moment)  # the clock was set back: by its time it is too early (§ENG-6)
+            return
         if request.wait is None:
             self._begin(waiter)
         elif request.wait.name is None:
@@ -459,13 +473,13 @@ class Execution:
 
     def _idle(self) -> None:
         """Every branch waits, and the log has nothing more for any of them."""
+        if self._replaying and self._unrequested:
+            self._mismatch(f"step {next(iter(self._unrequested))!r}", "every branch waits for something else")
+            return
         self._replaying = False
         deferred, self._deferred = self._deferred, []
         for waiter in deferred:
-            if self.recorded(waiter.request.key):
-                self._perform(waiter)
-            else:
-                self._begin(waiter)
+            self._go_on(waiter)
         if self._resting:
             self._rest()
 

@@ -23,6 +23,7 @@ from runstone.errors import RegistrationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
 OnExhausted: TypeAlias = Literal["fail", "park"]
@@ -38,12 +39,12 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache_ttl: timedelta | None = None
 
 
-class Callee(Generic[P, R]):
+class Callee(Generic[P, R_co]):
     """A function that `run.call` can call durably. Calling it directly just calls it."""
 
     def __init__(
         self,
-        function: Callable[P, Awaitable[R]] | Callable[P, R],
+        function: Callable[P, Awaitable[R_co]] | Callable[P, R_co],
         step_type: StepType,
         name: str,
         options: CallOptions,
@@ -70,7 +71,7 @@ class Callee(Generic[P, R]):
         at_most_once: bool | None = None,
         on_exhausted: OnExhausted | None = None,
         cache_ttl: timedelta | None = None,
-    ) -> Callee[P, R]:
+    ) -> Callee[P, R_co]:
         """The same function with other options; a name of its own makes it a step of its own."""
         given = {
             "retry": retry,

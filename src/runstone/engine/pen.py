@@ -216,7 +216,7 @@ class Pen:
     async def _catch_up(self) -> None:
         """Folds what others appended to either stream; the fence stays that of this execution's claim."""
         case = self.case
-        # The signal first: a run that ends between the two reads then shows its end, and nobody ends it again.
+        # The signal first: a run that ends between the two reads shows its end, and nobody ends it again.
         signal = await self._host.load(
             case.signal.tenant_id, case.signal.stream_id, after_seq=case.signal.last_seq
         )

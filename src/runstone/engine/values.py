@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from runstone.core import codec
+from runstone.core.payloads import OptionalJson
 from runstone.errors import InvalidPayload, RegistrationError
 
 
@@ -29,6 +30,15 @@ class Shape:
             raise RegistrationError(
                 f"{where}: values of {annotation!r} cannot be read back: {error}"
             ) from error
+
+    def schema(self) -> OptionalJson:
+        """What fits, as a JSON Schema; nothing if anything does, or if that cannot be said."""
+        if self.annotation is Any:
+            return UNSET
+        try:
+            return write(msgspec.json.schema(self.annotation, schema_hook=_model_schema))
+        except (TypeError, NotImplementedError):
+            return UNSET
 
     def read(self, raw: Raw) -> Any:
         """The value that these bytes hold."""
@@ -93,6 +103,14 @@ def _to_plain(value: Any) -> Any:
     if dump is None:
         raise TypeError(f"{type(value).__name__} has no JSON form")
     return dump(mode="json")
+
+
+def _model_schema(kind: type) -> dict[str, Any]:
+    schema = getattr(kind, "model_json_schema", None)
+    if schema is None:
+        raise NotImplementedError
+    described: dict[str, Any] = schema()
+    return described
 
 
 def _from_model(kind: type, value: Any) -> Any:

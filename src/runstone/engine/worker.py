@@ -85,6 +85,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading: set[asyncio.Task[None]] = set()
         self._leaving = asyncio.Event()
+        self._left = asyncio.Event()
         self._executions: dict[str, Execution] = {}
         self._held: Counter[str] = Counter()
         """Runs that this worker is loading, executing or giving back."""
@@ -131,6 +132,7 @@ class Worker:
                 if claimed == 0 or self.free == 0:
                     with suppress(TimeoutError):
                         await asyncio.wait_for(self._wake.wait(), self._poll * (0.5 + self._jitter()))
+            await self._left.wait()  # what still runs while the worker drains keeps its lease
         finally:
             unlisten()
             heartbeat.cancel()
@@ -168,6 +170,7 @@ class Worker:
             execution.abandon()
         if self._tasks or self._reading:
             await asyncio.wait(self._tasks | self._reading)
+        self._left.set()
 
     # Claiming
 
@@ -220,7 +223,7 @@ class Worker:
             previous.abandon()
         try:
             case = case or await self._load(claim)
-            if case is None:
+            if case is None or self._leaving.is_set():
                 return
             execution = Execution(
                 self._handle,
@@ -249,6 +252,7 @@ class Worker:
 
     async def _load(self, claim: Claim) -> Case | None:
         self._loading.add(claim.run_id)
+        self._rung_early.discard(claim.run_id)
         try:
             return await load_case(self._host, claim.tenant_id, claim.run_id)
         finally:

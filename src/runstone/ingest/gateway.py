@@ -24,6 +24,7 @@ from runstone.core.keys import content_hash
 from runstone.core.payloads import ControlKind, ErrorInfo, OptionalJson, SignalType
 from runstone.core.run import Run
 from runstone.errors import ControlRefused, DuplicateKey, NotFound, SignalConflict, StaleSequence
+from runstone.ingest.answers import answer_schema, misfit
 from runstone.ports.authorization import Authorization
 from runstone.ports.bell import Bell
 from runstone.ports.cases import carry_out, submit
@@ -142,7 +143,9 @@ class Gateway:
         signal_id = control_signal_id or self._new_id()
         objection = await self._authorization.objection(sender, kind, run)
         if objection is not None:
-            await self._refuse(run, signal_id, kind, sender, target, objection)
+            await self._refuse(run, signal_id, kind, sender, target, "NOT_AUTHORIZED", objection)
+        if kind == "ANSWER" and (problem := await self._misfit(run, target, data)) is not None:
+            await self._refuse(run, signal_id, kind, sender, target, "INVALID_ANSWER", problem)
         command = Control(
             control_signal_id=signal_id, kind=kind, sender=sender, target=target, data=data, reason=reason
         )
@@ -174,10 +177,25 @@ class Gateway:
         if len(self._recent) > 10_000:
             self._recent.pop(next(iter(self._recent)))
 
+    async def _misfit(self, run: Run, target: str | None, data: OptionalJson) -> str | None:
+        """Why an answer cannot be what its wait waits for (§ENG-22)."""
+        stream = await self._store.load(run.tenant_id, run.id)
+        schema = answer_schema(stream, target or "") if stream else None
+        if schema is None:
+            return None
+        return misfit(msgspec.json.decode(data) if isinstance(data, Raw) else None, schema)
+
     async def _refuse(
-        self, run: Run, signal_id: str, kind: ControlKind, sender: str, target: str | None, objection: str
+        self,
+        run: Run,
+        signal_id: str,
+        kind: ControlKind,
+        sender: str,
+        target: str | None,
+        code: str,
+        objection: str,
     ) -> None:
-        error = ErrorInfo(category="VALIDATION", code="NOT_AUTHORIZED", message=objection)
+        error = ErrorInfo(category="VALIDATION", code=code, message=objection)
         command = RefuseControl(
             control_signal_id=signal_id, kind=kind, sender=sender, target=target, error=error
         )

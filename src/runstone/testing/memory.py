@@ -126,15 +126,17 @@ class MemoryStore:
         return stream.owner is None or self.data.workers.get(stream.owner, _NEVER) <= self._clock.now()
 
     def _has_room(self, entry: QueueEntry) -> bool:
-        """Whether those under way in its lane and those created before it are fewer than the limit."""
+        """Whether those under way in its lane and those before it in line are fewer than the limit.
+
+        Who has been claimed stands before who has not; the others stand in the order of their ids.
+        """
+        place = self._place(entry)
         others = (other for stream in self.data.streams.values() for other in stream.of(QueueEntry))
-        before = (
-            other
-            for other in others
-            if (other.tenant_id, other.lane) == (entry.tenant_id, entry.lane)
-            and (other.started or other.run_id < entry.run_id)
-        )
-        return sum(1 for _ in before) < entry.lane_limit
+        lane = (other for other in others if (other.tenant_id, other.lane) == (entry.tenant_id, entry.lane))
+        return sum(other.started or self._place(other) < place for other in lane) < entry.lane_limit
+
+    def _place(self, entry: QueueEntry) -> tuple[bool, str]:
+        return self.data.streams[entry.run_id].owner is None, entry.run_id
 
     def _take(self, stream: MemoryStream, entry: QueueEntry, worker_id: str) -> Claim:
         stream.owner = worker_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -213,8 +214,6 @@ async def test_a_parked_step_waits_for_a_person(path: str) -> None:
 
 @pytest.mark.parametrize("plain", [True, False])
 async def test_a_step_that_takes_too_long_times_out(path: str, plain: bool) -> None:
-    import threading
-
     app = rs.App("desk")
     never = threading.Event()
 
@@ -244,6 +243,24 @@ async def test_a_step_that_takes_too_long_times_out(path: str, plain: bool) -> N
     async with app.running(path):
         assert await within((await app.start(handle)).result()) == "TIMEOUT STEP_TIMEOUT"
         never.set()
+
+
+async def test_a_plain_function_may_raise_anything(path: str) -> None:
+    app = rs.App("desk")
+
+    @app.tool
+    def exhausted() -> str:
+        return str(next(iter(())))
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        try:
+            return await run.call(exhausted)
+        except rs.StepFailed as failure:
+            return failure.code
+
+    async with app.running(path):
+        assert await within((await app.start(handle)).result()) == "RuntimeError"
 
 
 async def test_a_step_that_must_not_run_twice_does_not_after_a_crash(path: str) -> None:

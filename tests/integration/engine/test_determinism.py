@@ -166,6 +166,31 @@ async def test_a_wait_that_is_open_and_no_longer_asked_for_is_a_difference(deplo
     assert reason == "NON_DETERMINISTIC"
 
 
+async def test_a_branch_that_is_gone_is_found_out_before_anything_new_is_done(deploys: Deploys) -> None:
+    async def old(run: rs.Run) -> str:
+        async def branch(name: str) -> None:
+            await run.decide(name, 1)
+            await run.wait("go")
+
+        await run.gather(branch("a"), branch("b"))
+        return "old"
+
+    async def new(run: rs.Run) -> str:
+        async def branch(name: str) -> None:
+            await run.decide(name, 1)
+            await run.wait("go")
+            await run.call(deploys.work, "new")
+
+        await run.gather(branch("a"))
+        return "new"
+
+    await deploys.until_it_rests(old)
+    reason, details = await deploys.answered(new)
+    assert reason == "NON_DETERMINISTIC"
+    assert details == {"expected": "step 'gather#1.1/b#1'", "actual": "every branch waits for something else"}
+    assert deploys.calls == []
+
+
 async def test_steps_behind_the_end_of_the_log_may_change(deploys: Deploys) -> None:
     async def old(run: rs.Run) -> str:
         await run.call(deploys.work, "a")

@@ -213,6 +213,53 @@ async def test_replay_emits_nothing_again_and_goes_on_emitting(path: str) -> Non
         assert [value async for value in emitted] == ["after"]
 
 
+async def test_losers_do_nothing_again_on_replay(path: str) -> None:
+    """A loser that was to be tried again, or waited too long, stays lost while the winner is replayed."""
+    app = rs.App("desk")
+    calls: list[str] = []
+
+    @app.tool(retry=rs.Retry(max_attempts=9))
+    async def failing() -> None:
+        calls.append("failing")
+        raise rs.RetryableError(retry_after=rs.seconds(0.2))
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        async def tries() -> None:
+            await run.call(failing)
+
+        async def waits() -> None:
+            await run.wait("never", timeout=rs.seconds(0.2))
+
+        async def wins() -> None:
+            await run.sleep(rs.seconds(0.05))
+            for number in range(5):
+                await run.decide("x", number)
+
+        await run.first(tries(), waits(), wins())
+        await run.wait("go")
+        return "done"
+
+    async with app.running(path, grace=NOW, poll=FAST):
+        handle_ = await app.start(handle, key="k")
+        await suspended(app, handle_)
+        before = [event.id for event in await log(handle_)]
+        moment = asyncio.get_running_loop().time() + 0.2
+        await until(lambda: asyncio.get_running_loop().time() > moment)
+    async with app.running(path, poll=FAST):
+        handle_ = await app.start(handle, key="k")
+        await handle_.answer("go")
+        assert await within(handle_.result()) == "done"
+        after = [event for event in await log(handle_) if event.id not in before]
+    assert calls == ["failing"]
+    assert [event.event_type for event in after] == [
+        "SIGNAL_ACCEPTED",
+        "STEP_COMPLETED",
+        "RUN_HANDLER_RETURNED",
+        "RUN_COMPLETED",
+    ]
+
+
 async def test_a_step_under_way_is_done_again_with_the_next_engine_attempt(path: str) -> None:
     app = rs.App("desk")
     calls: list[int] = []

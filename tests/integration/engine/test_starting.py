@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -53,9 +54,25 @@ async def test_the_same_key_with_another_value_is_a_conflict_on_record(path: str
         assert [event.event_type for event in events].count("SIGNAL_CONFLICT") == 1
 
 
-async def test_many_starts_of_one_key_at_once_make_one_run(path: str) -> None:
-    import asyncio
+async def test_a_key_belongs_to_the_handler_that_had_it_first(path: str) -> None:
+    app = rs.App("desk")
 
+    @app.on()
+    async def one(run: rs.Run, text: str) -> str:
+        return text
+
+    @app.on()
+    async def two(run: rs.Run, text: str) -> str:
+        return text
+
+    async with app.running(path):
+        first = await app.start(one, "a", key="k")
+        with pytest.raises(rs.SignalConflict):
+            await app.start(two, "a", key="k")
+        assert await within(first.result()) == "a"
+
+
+async def test_many_starts_of_one_key_at_once_make_one_run(path: str) -> None:
     app = rs.App("desk")
     calls: list[int] = []
 

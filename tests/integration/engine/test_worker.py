@@ -239,7 +239,7 @@ async def test_a_worker_that_lost_its_run_writes_nothing_more(path: str) -> None
     async def handle(run: rs.Run) -> int:
         return await run.call(work)
 
-    async with process(app, path, lease=rs.seconds(3600)) as first:
+    async with process(app, path, lease=rs.seconds(3600), concurrency=1) as first:
         handle_ = await app.start(handle)
         await until(lambda: len(entered) == 1)
         released = await first.runtime.store.release(first.worker.id)
@@ -294,6 +294,34 @@ async def test_draining_lets_runs_finish_until_the_deadline_and_gives_back_the_r
             "next", handlers=["goes_on"], code_rank="", limit=9, lease=rs.seconds(1)
         )
         assert [(claim.run_id, claim.attempts) for claim in claims] == [(slow.id, 1)]
+
+
+async def test_a_worker_that_drains_keeps_its_lease(path: str) -> None:
+    app = rs.App("desk")
+    gate = asyncio.Event()
+    calls: list[int] = []
+
+    @app.tool
+    async def work() -> int:
+        calls.append(1)
+        await gate.wait()
+        return len(calls)
+
+    @app.on()
+    async def handle(run: rs.Run) -> int:
+        return await run.call(work)
+
+    async with process(app, path, lease=SHORT_LEASE) as leaving:
+        handle_ = await app.start(handle)
+        await until(lambda: bool(calls))
+        draining = asyncio.ensure_future(leaving.worker.drain(rs.seconds(5)))
+        async with process(app, path) as other:
+            began = asyncio.get_running_loop().time()
+            await until(lambda: asyncio.get_running_loop().time() - began > 3 * SHORT_LEASE.total_seconds())
+            gate.set()
+            await within(draining)
+            assert await within(other.handle(handle_).result()) == 1
+    assert calls == [1]
 
 
 async def test_news_from_another_process_reach_a_running_handler(path: str) -> None:
@@ -424,6 +452,76 @@ async def test_a_run_that_cannot_be_written_is_given_back_and_tried_again(
         assert refused["x"] == 2
 
 
+class SlowReads:
+    """Lets what is read from a store arrive late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = asyncio.Event()
+        self.read = asyncio.Event()
+        self._late = True
+        self._load = SqliteStore.load
+        slow = self
+
+        async def load(store: SqliteStore, *arguments: Any, **more: Any) -> Any:
+            return await slow.load(store, *arguments, **more)
+
+        monkeypatch.setattr(SqliteStore, "load", load)
+
+    async def load(self, store: SqliteStore, *arguments: Any, **more: Any) -> Any:
+        found = await self._load(store, *arguments, **more)
+        if self._late:
+            self._late = False
+            self.read.set()
+            await self.gate.wait()
+        return found
+
+
+async def test_news_that_come_while_a_run_is_loaded_are_not_missed(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = rs.App("desk")
+    notes: list[str] = []
+
+    @app.on(concurrency=1)
+    async def handle(run: rs.Run) -> None:
+        notes.append("began")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            notes.append("stopped")
+
+    async with process(app, path, lease=rs.seconds(3600)) as here:
+        slow = SlowReads(monkeypatch)
+        handle_ = await app.start(handle)
+        await within(slow.read.wait())
+        await handle_.cancel()
+        slow.gate.set()
+        await until(lambda: not here.worker.holds(handle_.id), "hearing of the cancellation")
+    assert notes in ([], ["began", "stopped"])
+
+
+async def test_a_worker_that_is_told_to_stop_begins_nothing_that_it_was_loading(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = rs.App("desk")
+    calls: list[int] = []
+
+    @app.on(concurrency=1)
+    async def handle(run: rs.Run) -> None:
+        calls.append(1)
+        await asyncio.Event().wait()
+
+    async with process(app, path) as here:
+        slow = SlowReads(monkeypatch)
+        await app.start(handle)
+        await within(slow.read.wait())
+        stopping = asyncio.ensure_future(here.worker.abandon())
+        await asyncio.sleep(0)
+        slow.gate.set()
+        await within(stopping)
+    assert calls == []
+
+
 async def test_strays_are_given_back(path: str) -> None:
     """A run that is in a worker's name without its knowing is free again after two heartbeats."""
     app = rs.App("desk")
@@ -464,6 +562,21 @@ async def test_pause_and_resume_go_through_the_same_worker(path: str) -> None:
 
 async def _rests(handle: rs.Handle[Any], held: bool) -> bool:
     return not held and (await types(handle))[-1] == "RUN_SUSPENDED"
+
+
+async def test_a_run_that_only_waits_for_its_effects_is_nobodys(path: str) -> None:
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        await run.effect(rs.NotifyUser(user_id="u", message="m"))
+        return "asked"
+
+    async with process(app, path) as here:
+        handle_ = await app.start(handle)
+        assert await within(handle_.result()) == "asked"
+        assert (await handle_.status()).status == "RUNNING"
+        assert await here.runtime.store.heartbeat(here.worker.id, lease=rs.seconds(9)) == {}
 
 
 async def test_apps_stop_at_once_when_they_are_told_to(path: str) -> None:

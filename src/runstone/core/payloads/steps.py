@@ -57,6 +57,9 @@ class WaitSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     name: Annotated[str | None, Meta(description="The answer's name; none: a sleep.")] = None
     deadline: Annotated[Moment | None, Meta(description="When it stops waiting.")] = None
+    answer_schema: Annotated[OptionalJson, Meta(description="The JSON Schema that an answer has to fit.")] = (
+        UNSET
+    )
 
 
 class StepStarted(Payload, frozen=True, kw_only=True):

@@ -14,8 +14,15 @@ from typing import Final
 
 from runstone.stores.sqlite.files import BUSY_SECONDS, LOG_BYTES
 
-PATIENCE: Final = 0.25
-"""For how many seconds commits wait for readers, whenever the log has doubled."""
+PATIENCE: Final = 0.1
+"""For how many seconds commits wait for readers in each attempt to start a long log anew."""
+
+ATTEMPTS: Final = 3
+"""How often it is tried, each time that the log has doubled.
+
+SQLite waits for the places of the readers that it found, and would wait in vain where others keep
+taking them over; when it looks again, it sees that those need nothing of what is old.
+"""
 
 
 class WriteAheadLog:
@@ -39,6 +46,9 @@ class WriteAheadLog:
     def _restart(self) -> None:
         self._connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000:.0f}")
         try:
-            self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            for _ in range(ATTEMPTS):
+                busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                if not busy:
+                    break
         finally:
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")

@@ -93,7 +93,7 @@ def strace_problem() -> str | None:
 
 def inject(call: str, fault: str, when: int | str, path: Path | None = None) -> list[str]:
     """A fault in some of the calls that each thread makes, counted from 1, and on which file."""
-    fast = ["--seccomp-bpf"] if fault.startswith("error=") else []  # which does not know signals
+    fast = [] if fault.startswith("signal=") else ["--seccomp-bpf"]  # which loses signals
     only = ["-P", str(path)] if path else []
     return [*fast, *only, "-e", f"trace={call}", "-e", f"inject={call}:{fault}:when={when}"]
 

@@ -79,10 +79,13 @@ async def test_a_file_of_every_earlier_version_is_brought_up_to_date(
         assert applied.fetchall() == [(one.version, one.name, one.checksum) for one in KNOWN]
 
 
-async def test_processes_that_open_a_fresh_file_at_once_all_succeed(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{place}.db" for place in range(30)]
+@pytest.mark.parametrize("locks", ["as they are", pytest.param("slow", marks=needs_strace)])
+async def test_processes_that_open_a_fresh_file_at_once_all_succeed(locks: str, tmp_path: Path) -> None:
+    """With slow locks, each finds the others in the middle of it."""
+    paths = [tmp_path / f"{place}.db" for place in range(3)]
+    faults = inject("fcntl", "delay_exit=5000", "1+") if locks == "slow" else []
     with ExitStack() as stack:
-        openers = [stack.enter_context(child("create", *paths)) for _ in range(4)]
+        openers = [stack.enter_context(child("create", *paths, faults=faults)) for _ in range(4)]
         assert [opener.read() for opener in openers] == ["ready"] * 4
         for _ in paths:
             for opener in openers:
@@ -91,6 +94,31 @@ async def test_processes_that_open_a_fresh_file_at_once_all_succeed(tmp_path: Pa
     for path in paths:
         async with await SqliteStore.open(path, inline=True) as store:
             assert await store.self_check() == []
+
+
+def test_a_file_that_becomes_a_store_while_it_is_looked_at_is_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its header was read before another process made it a store, its tables would be counted after that."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    connect = files.connect
+    others: list[str] = []
+
+    def interrupt(statement: str) -> None:
+        if "sqlite_master" in statement and not others:
+            others.append(statement)
+            open_writer(str(path)).close()
+
+    def interrupted(path: str) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.set_trace_callback(interrupt)
+        return connection
+
+    monkeypatch.setattr(files, "connect", interrupted)
+    with closing(open_writer(str(path))) as connection:
+        assert others
+        assert schema_problems(connection) == []
 
 
 async def test_a_migration_that_fails_leaves_the_file_as_it_was(

@@ -59,7 +59,8 @@ LIMIT 1;
 -- name: claim
 -- Takes one tenant's runs that are due and that no live worker owns, the earliest first. Counts the
 -- attempt before anything runs. A run that has not started waits for its turn in its lane: those under
--- way and those created before it are fewer than the lane's limit.
+-- way and those before it in line are fewer than the lane's limit. Who has been claimed stands before who
+-- has not, for ids of one millisecond are in no order; the others stand in the order of their creation.
 UPDATE run_queue
 SET owner = :worker_id, attempts = attempts + 1
 WHERE run_id IN (
@@ -77,7 +78,9 @@ WHERE run_id IN (
             OR q.lane_limit > (
                 SELECT count(*)
                 FROM run_queue AS o
-                WHERE o.tenant_id = q.tenant_id AND o.lane = q.lane AND (o.started OR o.run_id < q.run_id)
+                WHERE o.tenant_id = q.tenant_id
+                    AND o.lane = q.lane
+                    AND (o.started OR (o.owner IS NULL, o.run_id) < (q.owner IS NULL, q.run_id))
             )
         )
     ORDER BY q.wake_at

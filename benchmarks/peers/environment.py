@@ -1,0 +1,51 @@
+"""A peer's own environment: built once from its hashed lock file, kept until that changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+LOCKS: Final = Path(__file__).parent
+ENVIRONMENTS: Final = Path(__file__).parents[2] / "build" / "peers"
+BUILD_SECONDS: Final = 600
+
+# Wheels only, as for the development environment: no build tool that no hash covers.
+_INSTALL: Final = (
+    *("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"),
+    *("--require-hashes", "--only-binary", ":all:", "--requirement"),
+)
+
+
+class PeerMissing(Exception):
+    """The peer cannot be installed here."""
+
+
+def python_of(peer: str) -> Path:
+    """The interpreter that has the peer; `PeerMissing` where it cannot be installed."""
+    lock = LOCKS / f"{peer}.lock"
+    folder = ENVIRONMENTS / f"{peer}-{sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]}"
+    if not folder.exists():
+        _build(folder, lock)
+    return folder / "bin" / "python"
+
+
+def _build(folder: Path, lock: Path) -> None:
+    """Under another name first: half an environment must not be found."""
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    unfinished.parent.mkdir(parents=True, exist_ok=True)
+    _call([sys.executable, "-m", "venv", "--clear", str(unfinished)])
+    _call([str(unfinished / "bin" / "python"), *_INSTALL, str(lock)])
+    unfinished.rename(folder)
+
+
+def _call(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PeerMissing(str(error)) from error
+    if done.returncode:
+        raise PeerMissing((done.stderr.strip() or f"exit {done.returncode}").splitlines()[-1])
