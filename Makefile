@@ -5,10 +5,11 @@ WORKERS ?= 0
 BIN     := .venv/bin
 READY   := .venv/.ready
 LOCK    := requirements/dev.lock
+PEER_LOCK := benchmarks/peers/dbos.lock
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test format lint types imports check generate bench lock clean
+.PHONY: help setup demo test simulate format lint types imports check generate bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +25,9 @@ test: $(READY)  ## run every test; src/runstone/core must be covered to the last
 	$(BIN)/pytest --cov --cov-report= -n $(WORKERS)
 	$(BIN)/coverage report
 	$(BIN)/coverage report --include='src/runstone/core/*' --fail-under=100
+
+simulate: $(READY)  ## play more seeds of the simulation: SEEDS=5000 of them, or one in detail: SEED=17
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
 
 format: $(READY)  ## rewrite the code in the house format, with the safe fixes of the linter
 	$(BIN)/ruff check --fix-only .
@@ -47,12 +51,14 @@ generate: $(READY)  ## write the generated files again, specs/schemas/ among the
 bench: $(READY)  ## run every benchmark
 	$(BIN)/python -m benchmarks all
 
+COMPILE := $(BIN)/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
+	--generate-hashes --no-strip-extras --exclude-newer '14 days' --custom-compile-command 'make lock'
+
 # Releases younger than two weeks are left alone: a bad one is usually withdrawn by then.
 lock: $(READY)  ## pin the newest allowed versions of every development dependency again
-	$(BIN)/uv pip compile --quiet --no-config --upgrade --universal --python-version 3.11 \
-		--generate-hashes --no-strip-extras --exclude-newer '14 days' --custom-compile-command 'make lock' \
-		--extra testing --output-file $(LOCK) pyproject.toml requirements/dev.in > /dev/null
-	@! grep -n '://' $(LOCK) || { echo "$(LOCK) must name no host" >&2; exit 1; }
+	$(COMPILE) --extra testing --output-file $(LOCK) pyproject.toml requirements/dev.in > /dev/null
+	$(COMPILE) --output-file $(PEER_LOCK) $(PEER_LOCK:.lock=.in) > /dev/null
+	@! grep -n '://' $(LOCK) $(PEER_LOCK) || { echo "a lock file must name no host" >&2; exit 1; }
 
 clean:  ## remove .venv and everything that tools left behind
 	rm -rf .venv .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -10,6 +10,7 @@ from threading import Timer
 from types import TracebackType
 from typing import Any, Final
 
+ROOT: Final = Path(__file__).parents[1]
 PATIENCE: Final = 300.0
 """Seconds after which an answer is no longer waited for."""
 
@@ -29,6 +30,7 @@ class Companion:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            cwd=ROOT,
             start_new_session=True,
         )
 

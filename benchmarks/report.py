@@ -3,11 +3,13 @@
 Ratios have the same keys in every benchmark that measures the same thing:
 
     limit@64    share of the bare limit, at 64 runs at once
-    dbos@64     times DBOS, at 64 runs at once
-    best@64     times the best peer, at 64 runs at once
+    dbos        times DBOS, each with as many runs at once as suits it best
+    dbos@64     times DBOS, both at 64 runs at once
+    best@64     times the best peer with as many runs at once as suits it best, at 64 runs at once
     bare        one step's latency over one bare durable commit
     linear      ratio of times over ratio of sizes
     fold        events folded per second over the 200,000 to reach
+    memory      what a worker's memory grows by, over the 50 MB it may
     http        through HTTP over without
 """
 
@@ -52,6 +54,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     figures: Mapping[str, float]
     """What was measured in units of this machine: good for a comparison with itself only."""
     plots: tuple[Plot, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a reader has to know to understand the figures, such as a peer that could not be measured."""
 
     @property
     def missed(self) -> list[str]:
@@ -71,13 +75,16 @@ def as_json(report: Report, machine: Mapping[str, Any], *, quick: bool) -> dict[
         },
         "figures": dict(report.figures),
         "machine": dict(machine),
+        "notes": list(report.notes),
         "quick": quick,
     }
 
 
 def as_text(report: Report) -> str:
-    """What a person reads: the table, then a line for each ratio."""
-    return "\n".join([report.name, "", *_table((report.columns, *report.rows)), "", *_verdicts(report)])
+    """What a person reads: the table, a line for each ratio, and the notes."""
+    table = _table((report.columns, *report.rows))
+    notes = ["", *(f"  {note}" for note in report.notes)] if report.notes else []
+    return "\n".join([report.name, "", *table, "", *_verdicts(report), *notes])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from hashlib import sha256
@@ -24,22 +25,34 @@ class PeerMissing(Exception):
     """The peer cannot be installed here."""
 
 
+def folder_of(peer: str) -> Path:
+    """Where the peer's environment is, or would be."""
+    lock = _lock(peer).read_bytes()
+    return ENVIRONMENTS / f"{peer}-{sha256(lock + sys.version.encode()).hexdigest()[:12]}"
+
+
 def python_of(peer: str) -> Path:
     """The interpreter that has the peer; `PeerMissing` where it cannot be installed."""
-    lock = LOCKS / f"{peer}.lock"
-    folder = ENVIRONMENTS / f"{peer}-{sha256(lock.read_bytes() + sys.version.encode()).hexdigest()[:12]}"
+    folder = folder_of(peer)
     if not folder.exists():
-        _build(folder, lock)
+        _build(folder, _lock(peer))
     return folder / "bin" / "python"
+
+
+def _lock(peer: str) -> Path:
+    return LOCKS / f"{peer}.lock"
 
 
 def _build(folder: Path, lock: Path) -> None:
     """Under another name first: half an environment must not be found."""
     unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
     unfinished.parent.mkdir(parents=True, exist_ok=True)
-    _call([sys.executable, "-m", "venv", "--clear", str(unfinished)])
-    _call([str(unfinished / "bin" / "python"), *_INSTALL, str(lock)])
-    unfinished.rename(folder)
+    try:
+        _call([sys.executable, "-m", "venv", "--clear", str(unfinished)])
+        _call([str(unfinished / "bin" / "python"), *_INSTALL, str(lock)])
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _call(command: list[str]) -> None:

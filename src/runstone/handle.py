@@ -20,6 +20,7 @@ from runstone.engine.values import Shape, write
 from runstone.errors import NotFound, RunCancelled, RunFailed
 from runstone.runtime import Runtime
 
+_SHORTEST_POLL: Final = 0.01
 _LONGEST_POLL: Final = 0.5
 
 
@@ -34,15 +35,18 @@ class Handle(Generic[R]):
 
     async def result(self) -> R:
         """What the handler returned, as soon as that is durable; `RunFailed` if it did not get there."""
-        poll = 0.01
+        poll = _SHORTEST_POLL
+        run = None
         while True:
-            run = await self.status()
+            if run is None and self._runtime.works_on(self.id):
+                run = await self._runtime.changed(self.id, _LONGEST_POLL)
+            run = run or await self.status()
             if run.result is not None and run.status not in ("FAILED", "CANCELLED"):
                 result: R = self._shape.read(await self._whole(run.result))
                 return result
             if run.status in RUN.terminal:
                 _raise(run)
-            await self._runtime.changed(self.id, poll)
+            run = await self._runtime.changed(self.id, poll)
             poll = min(_LONGEST_POLL, poll * 2)
 
     async def _whole(self, shown: Raw) -> Raw:
@@ -65,7 +69,7 @@ class Handle(Generic[R]):
 
     async def events(self, *, follow: bool = False) -> AsyncIterator[Event]:
         """The run's log, from its beginning; with `follow`, until the run has ended."""
-        seen, poll = 0, 0.01
+        seen, poll = 0, _SHORTEST_POLL
         while True:
             last_page = not follow or (await self.status()).status in RUN.terminal
             page = await self._runtime.store.fetch(self._tenant_id, self.id, after_seq=seen)
@@ -73,7 +77,7 @@ class Handle(Generic[R]):
                 seen = event.run_seq
                 yield event
             if page:
-                poll = 0.01
+                poll = _SHORTEST_POLL
                 continue
             if last_page:
                 return

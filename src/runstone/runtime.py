@@ -8,12 +8,12 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from runstone.core.ids import NewId
+from runstone.core.run import Run
 from runstone.engine.functions import Handler
 from runstone.engine.worker import LEASE, POLL, Worker
 from runstone.ingest.gateway import Gateway
@@ -60,7 +60,7 @@ class Runtime:
             authorization=authorization or AllowAll(),
         )
         self._threads = ThreadPoolExecutor(thread_name_prefix="runstone-step") if threads else None
-        self._watchers: dict[str, list[asyncio.Event]] = {}
+        self._watchers: dict[str, list[asyncio.Future[Run]]] = {}
         self._followers: dict[str, list[asyncio.Queue[Any]]] = {}
         self.worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
@@ -99,25 +99,34 @@ class Runtime:
 
     # What others in the process hear
 
-    def _ended(self, run_id: str) -> None:
-        for event in self._watchers.pop(run_id, ()):
-            event.set()
+    def _ended(self, run: Run) -> None:
+        for watcher in self._watchers.pop(run.id, ()):
+            if not watcher.done():
+                watcher.set_result(run)
 
     def _emitted(self, run_id: str, value: Any) -> None:
         for queue in self._followers.get(run_id, ()):
             queue.put_nowait(value)
 
-    async def changed(self, run_id: str, most: float) -> None:
-        """Returns when the run may have changed, or after a while."""
-        event = asyncio.Event()
-        self._watchers.setdefault(run_id, []).append(event)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), most)
-        waiting = self._watchers.get(run_id, [])
-        if event in waiting:
-            waiting.remove(event)
-            if not waiting:
-                del self._watchers[run_id]
+    def works_on(self, run_id: str) -> bool:
+        """Whether this process's own worker has the run in its hands, and will say when it lets go."""
+        return self.worker is not None and self.worker.holds(run_id)
+
+    async def changed(self, run_id: str, most: float) -> Run | None:
+        """The run as this process's worker left it, as soon as it does; nothing after a while."""
+        watcher: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        self._watchers.setdefault(run_id, []).append(watcher)
+        try:
+            async with asyncio.timeout(most):
+                return await watcher
+        except TimeoutError:
+            return None
+        finally:
+            waiting = self._watchers.get(run_id, [])
+            if watcher in waiting:
+                waiting.remove(watcher)
+                if not waiting:
+                    del self._watchers[run_id]
 
     def follow(self, run_id: str) -> asyncio.Queue[Any]:
         """What the run emits from now on, in this process."""

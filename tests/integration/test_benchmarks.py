@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -12,19 +13,28 @@ from click.testing import CliRunner
 
 from benchmarks import __main__ as command_line
 from benchmarks import bare_sqlite, measure
+from benchmarks.apps import nap
+from benchmarks.companion import Companion, CompanionFailed
+from benchmarks.peers import environment
+from benchmarks.peers.environment import PeerMissing
 from benchmarks.plots import Plot
 from benchmarks.registry import Benchmark, Progress, benchmarks
 from benchmarks.report import Report, at_least
-from benchmarks.suite import append_sqlite
+from benchmarks.suite import append_sqlite, latency, sleepers, steps_sqlite
 from benchmarks.suite.fold import stored_history
 from benchmarks.workloads import five_step_run, mixed_run
+from runstone import seconds
 from runstone.core.commit import Commit
+from runstone.stores.sqlite import SqliteStore
 from runstone.stores.sqlite.files import open_writer
 
 TINY = "0.003"
 KEYS = {
     "append-sqlite": ({f"limit@{n}" for n in (1, 16, 64, 256)}, {"limit@64", "limit@256"}),
     "fold": ({"fold", "linear"}, {"fold", "linear"}),
+    "latency": ({"bare"}, {"bare"}),
+    "sleepers": ({"memory"}, {"memory"}),
+    "steps-sqlite": ({f"limit@{n}" for n in (1, 16, 64, 256)}, {"limit@64", "limit@256"}),
 }
 """The ratios that others look for, and those with a target, by benchmark."""
 
@@ -33,6 +43,12 @@ KEYS = {
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SCRATCH", tmp_path / "scratch")
     monkeypatch.setattr(command_line, "PLOTS", tmp_path / "plots")
+    monkeypatch.setattr(steps_sqlite, "python_of", no_peer)
+
+
+def no_peer(name: str) -> Path:
+    """No test installs anything."""
+    raise PeerMissing(f"no {name} in a test")
 
 
 def made_up(ratio: float) -> Benchmark:
@@ -171,3 +187,131 @@ async def test_a_mixed_history_has_the_size_that_was_asked_for() -> None:
     events, _ = await stored_history(100)
     assert [event.run_seq for event in events] == [*range(1, 101)]
     assert {event.aggregate_type for event in events} == {"RUN", "STEP", "TOOL_CALL", "EFFECT"}
+
+
+# The engine beside a bare writer
+
+
+async def test_the_engine_commits_a_run_of_five_steps_seven_times(tmp_path: Path) -> None:
+    _, commits = await steps_sqlite.run_engine(tmp_path / "store.db", 2, 3)
+    assert len(commits) == 7 * (3 + 1)
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_what_the_engine_wrote_is_written_again_equally(at_once: int, tmp_path: Path) -> None:
+    taken = steps_sqlite.take_round(tmp_path, steps_sqlite.Peer(None), "tasks", at_once, 6, 1)
+    assert 1 <= taken.batch <= at_once
+    assert taken.peer is None
+
+
+def test_as_many_steps_are_timed_as_bare_commits_of_steps(tmp_path: Path) -> None:
+    taken = latency.take_round(tmp_path, 3)
+    assert len(taken.steps) == len(taken.commits) == 15
+
+
+# Peers
+
+FAKE = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    rate = 100 * asked["at_once"] if asked["style"] == "tasks" else 10
+    said = {"seconds": 5 * asked["runs"] / rate, "version": "9", "journal_mode": "wal", "synchronous": %d}
+    print(json.dumps(said | {"ended": asked["runs"], "steps": 5 * asked["runs"]}), flush=True)
+"""
+
+
+def fake_peer(folder: Path, monkeypatch: pytest.MonkeyPatch, synchronous: int = 2) -> None:
+    script = folder / "fake_peer.py"
+    script.write_text(FAKE % synchronous)
+    monkeypatch.setattr(steps_sqlite, "python_of", lambda name: Path(sys.executable))
+    monkeypatch.setattr(steps_sqlite, "PEER_SCRIPT", script)
+
+
+def test_a_peer_that_cannot_be_installed_is_told_and_not_compared() -> None:
+    report = steps_sqlite.run(True, lambda doing: None, float(TINY))
+    assert report.notes == ("DBOS was not measured, for it cannot be installed here: no dbos in a test",)
+    assert not [key for key in report.ratios if key.startswith(("dbos", "best"))]
+    assert "dbos" not in report.targets
+    assert {row[6] for row in report.rows} == {"not measured"}
+
+
+def test_a_peer_is_compared_at_its_better_style(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_peer(tmp_path, monkeypatch)
+    report = steps_sqlite.run(True, lambda doing: None, float(TINY))
+    ours = {n: report.figures[f"engine_steps_per_second@{n}"] for n in (1, 16, 64, 256)}
+    for at_once, rate in ours.items():
+        assert report.ratios[f"dbos@{at_once}"] == pytest.approx(rate / (100 * at_once))
+        assert report.ratios[f"best@{at_once}"] == pytest.approx(rate / 25_600)
+    assert report.ratios["dbos"] == pytest.approx(max(ours.values()) / 25_600)
+    assert report.targets["dbos"] == at_least(15)
+    assert {row[7] for row in report.rows} == {"tasks"}
+
+
+def test_a_peer_that_is_less_durable_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_peer(tmp_path, monkeypatch, synchronous=1)
+    with pytest.raises(steps_sqlite.Unlike):
+        steps_sqlite.run(True, lambda doing: None, float(TINY))
+
+
+@pytest.mark.skipif(
+    not environment.folder_of("dbos").exists(),
+    reason="DBOS is not installed: python -m benchmarks steps-sqlite does that",
+)
+@pytest.mark.parametrize("style", steps_sqlite.STYLES)
+def test_dbos_does_what_it_is_compared_for(style: str, tmp_path: Path) -> None:
+    command = [environment.python_of("dbos"), steps_sqlite.PEER_SCRIPT]
+    with Companion(command, tmp_path) as companion:
+        peer = steps_sqlite.Peer(companion)
+        for number in range(2):
+            assert peer.rate(tmp_path / f"{number}.db", style, 2, 3)
+        assert peer.version in peer.note
+
+
+def test_half_an_environment_is_never_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "LOCKS", tmp_path)
+    monkeypatch.setattr(environment, "ENVIRONMENTS", tmp_path / "environments")
+    (tmp_path / "odd.lock").write_text("=== this is no requirement ===")
+    with pytest.raises(PeerMissing):
+        environment.python_of("odd")
+    assert not list((tmp_path / "environments").iterdir())
+
+
+def test_the_lock_file_of_a_peer_names_hashes_and_no_host() -> None:
+    lock = (environment.LOCKS / "dbos.lock").read_text("utf-8")
+    assert "dbos==" in lock
+    assert "--hash=sha256:" in lock
+    assert "://" not in lock
+
+
+def test_a_companion_that_dies_says_why(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "input(); raise SystemExit('no more')"]
+    with Companion(command, tmp_path) as companion, pytest.raises(CompanionFailed, match="no more"):
+        companion.ask(do="something")
+
+
+# Sleepers
+
+
+async def test_a_run_written_in_bulk_sleeps_as_one_of_the_engine(tmp_path: Path) -> None:
+    playable = nap()
+    async with await SqliteStore.open(tmp_path / "store.db") as store:
+        async with playable.app.running(store):
+            handle = await playable.app.start(playable.handler, 3600.0)
+            while "RUN_SUSPENDED" not in [event.event_type async for event in handle.events()]:
+                await playable.app.runtime.changed(handle.id, 0.01)
+        (same,) = await sleepers.fall_asleep(store, 1, seconds(3600))
+        (other,) = await sleepers.fall_asleep(store, 1, seconds(3601))
+        await sleepers.compare(store, handle.id, same)
+        with pytest.raises(sleepers.Unequal):
+            await sleepers.compare(store, handle.id, other)
+
+
+async def test_what_does_not_wake_is_not_counted_as_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleepers, "MOST_SECONDS", 0.1)
+    path = tmp_path / "store.db"
+    async with await SqliteStore.open(path) as store:
+        with pytest.raises(sleepers.NotAwake, match="2 of 2"):
+            await sleepers.wake(store, path, 2, seconds(0.3))

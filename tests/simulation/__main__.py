@@ -7,7 +7,8 @@ import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.driver import Story
+from tests.simulation.stage import Story
+
 from tests.simulation.seeds import simulate, told
 
 

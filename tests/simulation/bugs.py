@@ -19,6 +19,7 @@ from runstone.core.decide import control, steps
 from runstone.core.events import Event
 from runstone.core.fold import streams
 from runstone.engine import conductor, context, execution, fitting, pen, scope, worker
+from runstone.errors import StaleFence, StaleSequence
 from runstone.ports.store import Committed
 from runstone.testing import memory, memory_data
 
@@ -45,7 +46,7 @@ def fence_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     def check_head(self: Any, write: Any) -> None:
         try:
             check(self, write)
-        except memory_data.StaleFence:
+        except StaleFence:
             return
 
     patch.setattr(memory_data.MemoryData, "_check_head", check_head)
@@ -58,7 +59,7 @@ def stale_sequence_is_accepted(patch: pytest.MonkeyPatch) -> None:
     def check_head(self: Any, write: Any) -> None:
         try:
             check(self, write)
-        except memory_data.StaleSequence:
+        except StaleSequence:
             return
 
     patch.setattr(memory_data.MemoryData, "_check_head", check_head)
@@ -160,13 +161,15 @@ def outcomes_come_in_the_order_of_asking(patch: pytest.MonkeyPatch) -> None:
 
 @planted("once_only")
 def at_most_once_runs_again(patch: pytest.MonkeyPatch) -> None:
-    def take_up_open(self: Any, waiter: Any, step: Any) -> None:
-        if waiter.request.wait is not None:
-            self._arm(waiter, step.wait_deadline)
-        else:
-            self._deferred.append(waiter)
+    go_on = execution.Execution._go_on_open
 
-    patch.setattr(execution.Execution, "_take_up_open", take_up_open)
+    def go_on_open(self: Any, waiter: Any, step: Any) -> None:
+        if waiter.request.options.at_most_once:
+            self._perform(waiter)
+        else:
+            go_on(self, waiter, step)
+
+    patch.setattr(execution.Execution, "_go_on_open", go_on_open)
 
 
 @planted("once_only")

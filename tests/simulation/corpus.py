@@ -1,4 +1,4 @@
-"""The workflows that the simulation runs: between them they use every verb, in every mixture we could think of.
+"""The workflows that the simulation runs: between them they use every verb, in many mixtures.
 
 `World` is the outside: it outlives workers, counts what was really done, and makes tools fail as planned.
 What a handler computes from the order of events, the time, chance or ids goes into the arguments of a

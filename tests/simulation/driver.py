@@ -1,4 +1,4 @@
-"""One seed, one story: machines, faults, signals, deploys, all drawn from the seed; then peace, and the reckoning.
+"""One seed, one story: machines, faults, signals, deploys, all drawn from the seed; then the reckoning.
 
 In the first part everything goes wrong that can. Then the faults stop, and whatever waits for somebody is
 answered: now every run has to come to its end by itself. At last the invariants are checked, and all events
@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from copy import copy
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import timedelta
 from hashlib import sha256
-from random import Random
 from typing import Any, Final
 
 from runstone.core.chain import event_bytes
-from runstone.core.commands import BeginEffect, Command, CompleteEffect, FailEffect, LoseEffect, ReconcileEffect
-from runstone.core.commit import Context
-from runstone.core.ids import DEFAULT_TENANT
-from runstone.core.payloads import ControlKind, ErrorInfo
-from runstone.core.state import RunState
+from runstone.core.payloads import ControlKind
 from runstone.engine.values import write
-from runstone.errors import ControlRefused, OutcomeUnknown, RunstoneError, StoreError, StoreUnusable
-from runstone.ports.cases import carry_out
+from runstone.errors import RunstoneError, StoreError
 from runstone.testing.clock import SeededIds
 from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
-from runstone.testing.memory import MemoryData
-from tests.simulation.corpus import SCENARIOS, Scenario, World, build
-from tests.simulation.machines import LEASE, Gone, Ledger, Machine, Weather, Wire
+from tests.simulation.machines import LEASE, Machine
+from tests.simulation.stage import Stage, Started, Story
 
 CHAOS: Final = 25.0
 """How long things go wrong, in virtual seconds."""
@@ -38,52 +29,9 @@ CHAOS: Final = 25.0
 PEACE: Final = 200
 """How many rounds of two seconds the runs then have to end."""
 
-TERMINAL: Final = ("COMPLETED", "FAILED", "CANCELLED")
 
-
-@dataclass
-class Started:
-    """A run that somebody asked for."""
-
-    scenario: Scenario
-    key: str
-    run_id: str = ""
-    cancelled: bool = False
-
-
-@dataclass
-class Story:
-    """What a seed came to."""
-
-    seed: int
-    trace: str = ""
-    findings: list[str] = field(default_factory=list)
-    actions: list[str] = field(default_factory=list)
-    events: int = 0
-
-
-class Simulation:
-    """Everything of one seed."""
-
-    def __init__(
-        self, seed: int, *, faults: bool = True, scenarios: Sequence[Scenario] = SCENARIOS
-    ) -> None:
-        self.story = Story(seed)
-        self.random = Random(seed)
-        self.faults = faults
-        self.data = MemoryData()
-        self.ledger = Ledger()
-        self.weather = Weather(Random(seed + 1))
-        self.world = World(Random(seed + 2))
-        self.apps = {version: build(version, self.world) for version in ("1", "2")}
-        self.started: list[Started] = []
-        self.acknowledged: list[tuple[str, ControlKind, str]] = []
-        """Control signals that the gateway said it took: run, kind, id."""
-        self.version = "1"
-        self._boots = 0
-        self._closed = False
-        self._errands: set[asyncio.Task[None]] = set()
-        self._scenarios = scenarios
+class Simulation(Stage):
+    """Plays one seed."""
 
     def run(self) -> Story:
         handler = _Complaints(self.story.findings)
@@ -148,18 +96,14 @@ class Simulation:
 
     # Machines
 
-    def _boot(self, *, worker: bool = True) -> Machine:
-        self._boots += 1
-        wire = Wire(self.data, self.clock, self.weather, self.ledger)
-        app = copy(self.apps[self.version])
-        return Machine(f"m{self._boots}", app, wire, self.clock, Random(self.random.getrandbits(64)), worker=worker)
-
     def _plan(self) -> None:
         wanted = self._scenarios
         if self.faults:
             theme = self.random.sample(wanted, min(len(wanted), self.random.choice((2, 4, 99))))
             wanted = self.random.choices(theme, k=self.random.randint(3, 12))
-        self.started = [Started(scenario, f"{scenario.handler}-{place}") for place, scenario in enumerate(wanted)]
+        self.started = [
+            Started(scenario, f"{scenario.handler}-{place}") for place, scenario in enumerate(wanted)
+        ]
 
     # Chaos
 
@@ -191,14 +135,6 @@ class Simulation:
         ]
         chosen = self.random.sample(kinds, self.random.randint(1, len(kinds)))
         return [*chosen, self._answer, self._answer, self._effect, self._effect, self._control, self._approve]
-
-    def _somebody(self) -> Machine:
-        return self.random.choice([*self.machines, self.client])
-
-    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
 
     def _crash(self) -> None:
         place = self.random.randrange(len(self.machines))
@@ -244,31 +180,6 @@ class Simulation:
 
     # What clients do
 
-    async def _insist(self, work: Callable[[Machine], Coroutine[Any, Any, Any]], machine: Machine) -> Any:
-        """As a client does that wants to be sure: again until somebody answers."""
-        for _ in range(200):
-            try:
-                return await machine.do(work(machine))
-            except (Gone, StoreUnusable, OutcomeUnknown):
-                machine = self.client
-                await asyncio.sleep(0.3)
-        raise AssertionError("nobody answers")
-
-    async def _start(self, started: Started, machine: Machine) -> None:
-        run_id = await self._insist(lambda machine: self._ask_for(started, machine), machine)
-        if started.run_id not in ("", run_id):
-            self.story.findings.append(f"{started.key} is two runs: {started.run_id} and {run_id}")
-        started.run_id = run_id
-
-    async def _ask_for(self, started: Started, machine: Machine) -> str:
-        scenario = started.scenario
-        if scenario.signal is not None:
-            signal = scenario.signal(started.key)
-            handle = await machine.app.send(signal, channel="hook", source_id=started.key)
-            return handle.id
-        handler = machine.app.handlers[scenario.handler]
-        return (await machine.app.start(handler, started.key, key=started.key)).id
-
     def _repeat_start(self) -> None:
         known = [started for started in self.started if started.run_id]
         if known:
@@ -292,19 +203,6 @@ class Simulation:
 
         if await self._insist(contradict, machine) is not None:
             self.story.findings.append(f"{started.key} was taken again with other content")
-
-    def state(self, started: Started) -> RunState:
-        state = self.data.streams[started.run_id].state()
-        assert isinstance(state, RunState)
-        return state
-
-    def _open(self) -> list[Started]:
-        return [s for s in self.started if s.run_id and self._status(s) not in TERMINAL]
-
-    def _status(self, started: Started) -> str:
-        run = self.state(started).run
-        assert run is not None
-        return run.status
 
     def _answer(self) -> None:
         """An answer, whether or not somebody waits for it yet."""
@@ -332,72 +230,17 @@ class Simulation:
             started.cancelled |= kind == "CANCEL"
             self._tell(started, kind)
 
-    def _retry_failed(self, started: Started) -> bool:
-        """Only a step that stopped its run: what a handler has seen fail stays as it was."""
-        state = self.state(started)
-        parked = [
-            state.steps[step_id].step_key
-            for key, step_id in state.latest_steps.items()
-            if state.steps[step_id].status == "FAILED"
-            and key.startswith("broken")
-            and key not in state.due_attempts
-        ]
-        if not parked or self._status(started) != "PAUSED":
-            return False
-        self._tell(started, "RETRY_STEP", target=parked[0])
-        return True
-
-    def _tell(self, started: Started, kind: ControlKind, **more: Any) -> None:
-        self._errand(self._told(started, kind, self.ids(), **more))
-
-    async def _told(self, started: Started, kind: ControlKind, signal_id: str, **more: Any) -> None:
-        async def tell(machine: Machine) -> None:
-            await machine.runtime.gateway.control(
-                DEFAULT_TENANT, started.run_id, kind, sender="op", control_signal_id=signal_id, **more
-            )
-
-        try:
-            await self._insist(tell, self._somebody())
-        except ControlRefused:
-            return
-        self.acknowledged.append((started.run_id, kind, signal_id))
-
     # Effects
 
     def _effect(self) -> None:
-        found = [(s, e) for s in self.started if s.run_id for e in self.state(s).effects.values() if e.is_open]
+        found = [
+            (s, e) for s in self.started if s.run_id for e in self.state(s).effects.values() if e.is_open
+        ]
         if not found:
             return
         started, effect = self.random.choice(found)
         bad = started.scenario.effects_may_fail and self.random.random() < 0.5
         self._errand(self._report(started.run_id, self._outcome(effect.id, effect.status, bad)))
-
-    def _outcome(self, effect_id: str, status: str, bad: bool) -> tuple[Command, ...]:
-        if status == "UNKNOWN":
-            return (ReconcileEffect(effect_id=effect_id, sent=True),)
-        if not bad:
-            return (CompleteEffect(effect_id=effect_id, executor="x", result=write({"ok": True})),)
-        if self.random.random() < 0.3:
-            return BeginEffect(effect_id=effect_id, executor="x"), LoseEffect(effect_id=effect_id, executor="x")
-        error = ErrorInfo(
-            category="EXTERNAL", code="DOWN", message="down", retryable=self.random.random() < 0.5
-        )
-        return (FailEffect(effect_id=effect_id, executor="x", error=error, next_retry_at=self.clock.now()),)
-
-    async def _report(self, run_id: str, commands: tuple[Command, ...]) -> None:
-        """What a dispatcher does; that somebody else was faster is no news."""
-        context = Context(now=self.clock.now(), new_id=self.ids, actor="dispatcher")
-
-        async def report(machine: Machine) -> None:
-            try:
-                await carry_out(machine.wire, DEFAULT_TENANT, run_id, *commands, context=context)
-            except (StoreUnusable, OutcomeUnknown):
-                raise
-            except RunstoneError:
-                return
-            machine.runtime.bell.ring(run_id)
-
-        await self._insist(report, self._somebody())
 
     # Peace
 
@@ -446,8 +289,9 @@ class Simulation:
         state = self.state(started)
         stream = self.data.streams[started.run_id]
         return (
-            f"{self._status(started)}, wake_at {state.wake_at} (now {self.clock.now()}), owner {stream.owner}, "
-            f"open {list(state.open_steps)}, suspended {state.suspended}, attempts {stream.attempts}, "
+            f"{self._status(started)}, wake_at {state.wake_at} (now {self.clock.now()}), "
+            f"owner {stream.owner}, attempts {stream.attempts}, "
+            f"open {list(state.open_steps)}, suspended {state.suspended}, "
             f"last {stream.events[-1].event_type}"
         )
 

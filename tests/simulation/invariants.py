@@ -12,11 +12,12 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+from tests.simulation.stage import Started
 
 from runstone.core.events import Event
 from runstone.core.verify import verify_causes, verify_stream
-from runstone.testing.memory import MemoryData, MemoryStream
-from tests.simulation.driver import Simulation, Started
+from runstone.testing.memory_data import MemoryData, MemoryStream
+from tests.simulation.driver import Simulation
 
 _RUN_ENDS: Final = ("RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED")
 _STEP_ENDS: Final = ("STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED")
@@ -27,8 +28,9 @@ def check(simulation: Simulation) -> list[str]:
     """Everything that is not as it has to be."""
     data = simulation.data
     findings = [*simulation.story.findings, *simulation.ledger.violations]
-    if any(started.run_id == "" for started in simulation.started):
-        return [*findings, "not every run was started"]
+    lost = [started.key for started in simulation.started if started.run_id not in data.streams]
+    if lost:
+        return [*findings, f"these were asked for, and are not there: {lost}"]
     for stream in data.streams.values():
         findings += map(str, verify_stream(stream.whole(), stream.all_rows()))
         if stream.head.kind == "RUN":
@@ -77,9 +79,9 @@ def _check_steps(run_id: str, events: Sequence[Event]) -> Iterator[str]:
             ended[attempt] += 1
         elif event.event_type == "STEP_RETRIED":
             retried[event.step_key] += 1
-    for attempt, count in (starts + ended).items():
-        if starts[attempt] != 1 or ended[attempt] > 1:
-            yield f"run {run_id}: attempt {attempt} started {starts[attempt]} and ended {ended[attempt]} times"
+    for attempt in starts | ended:
+        if (begun := starts[attempt]) != 1 or ended[attempt] > 1:
+            yield f"run {run_id}: attempt {attempt} began {begun} and ended {ended[attempt]} times"
     for key, count in retried.items():
         most = _MOST_ATTEMPTS.get((key or "").split("#")[0].split("/")[-1])
         if most is not None and count >= most:
@@ -102,7 +104,9 @@ def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:
         data = _data(event)
         if event.event_type == "STEP_STARTED" and (data.get("wait") or {}).get("deadline"):
             deadlines[event.aggregate_id] = data["wait"]["deadline"]
-        if _by_deadline(event, data) and event.occurred_at < datetime.fromisoformat(deadlines[event.aggregate_id]):
+        if _by_deadline(event, data) and event.occurred_at < datetime.fromisoformat(
+            deadlines[event.aggregate_id]
+        ):
             yield f"run {run_id}: {event.step_key} ended at {event.occurred_at}, before its deadline"
         if event.event_type == "SIGNAL_ACCEPTED" and data["kind"] == "ANSWER":
             kept[data["target"]].append(event.control_signal_id or "")
@@ -111,8 +115,8 @@ def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:
         elif event.event_type in _STEP_ENDS and event.aggregate_id in names:
             answers = kept[names[event.aggregate_id]]
             if event.event_type == "STEP_COMPLETED":
-                if event.control_signal_id not in answers[:1]:
-                    yield f"run {run_id}: {event.step_key} took {event.control_signal_id}, next was {answers[:1]}"
+                if (taken := event.control_signal_id) not in answers[:1]:
+                    yield f"run {run_id}: {event.step_key} took {taken}, next was {answers[:1]}"
                 answers[:1] = []
             elif data["error"]["code"] == "WAIT_TIMEOUT" and answers:
                 yield f"run {run_id}: {event.step_key} timed out though {answers} had come"
@@ -172,8 +176,8 @@ def _check_controls(simulation: Simulation) -> Iterator[str]:
         if item.event.event_type in ("SIGNAL_ACCEPTED", "SIGNAL_REJECTED")
     )
     for run_id, kind, signal_id in simulation.acknowledged:
-        if decided[signal_id] != 1:
-            yield f"{kind} {signal_id} to run {run_id} was acknowledged, and is {decided[signal_id]} times in the log"
+        if (count := decided[signal_id]) != 1:
+            yield f"{kind} {signal_id} to run {run_id} was acknowledged, and is {count} times in the log"
 
 
 def _check_result(simulation: Simulation, started: Started) -> Iterator[str]:
@@ -188,8 +192,8 @@ def _check_result(simulation: Simulation, started: Started) -> Iterator[str]:
     if run.status != "COMPLETED":
         error = bytes(run.error_details or b"").decode()
         yield f"{started.key} ({run.id}) ended as {run.status}: {run.exit_reason} {error}"
-    elif msgspec.json.decode(run.result or b"null") not in scenario.results:
-        yield f"{started.key} ({run.id}) came to {bytes(run.result or b'').decode()}, not to {scenario.results}"
+    elif (result := msgspec.json.decode(run.result or b"null")) not in scenario.results:
+        yield f"{started.key} ({run.id}) came to {result!r}, not to {scenario.results}"
 
 
 def _check_world(simulation: Simulation) -> Iterator[str]:

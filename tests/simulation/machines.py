@@ -69,7 +69,9 @@ class Ledger:
             if owner and actors - {f"worker:{owner}"}:
                 self.violations.append(f"{actors} wrote to run {write.stream_id} of {owner}")
             if write.fence != fence:
-                self.violations.append(f"run {write.stream_id} was written at fence {write.fence}, not {fence}")
+                self.violations.append(
+                    f"run {write.stream_id} was written at fence {write.fence}, not {fence}"
+                )
             if write.raise_fence:
                 self.owners[write.stream_id] = ("", fence + 1)
             if write.lease is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from tests.simulation.stage import Story
+
 from tests.simulation.corpus import SCENARIOS
-from tests.simulation.driver import Simulation, Story
+from tests.simulation.driver import Simulation
 from tests.simulation.invariants import check
 
 

@@ -23,6 +23,7 @@ from msgspec import Raw
 
 from runstone.core.decide import Case
 from runstone.core.ids import NewId
+from runstone.core.run import Run as RunRow
 from runstone.core.run import code_rank
 from runstone.engine.cache import ResultCache
 from runstone.engine.context import Run
@@ -61,7 +62,7 @@ class Worker:
         poll: float = POLL,
         threads: Executor | None = None,
         emit: Callable[[str, Any], None] = lambda run_id, value: None,
-        ended: Callable[[str], None] = lambda run_id: None,
+        ended: Callable[[RunRow], None] = lambda run: None,
         jitter: Callable[[], float] = random.random,
         budget: timedelta = WRITE_BUDGET,
         cache: ResultCache | None = None,
@@ -265,8 +266,8 @@ class Worker:
         self._troubles.pop(claim.run_id, None)
         if ending == "paused" and execution.keeps_lease:
             await self._host.release(self.id, [claim.run_id])
-        if ending != "lost":
-            self._ended(claim.run_id)
+        if ending != "lost" and execution.state.run is not None:
+            self._ended(execution.state.run)
 
     async def _give_back(self, claim: Claim, error: BaseException | None) -> None:
         """What cannot be read or written here is left to whoever claims it, after a while and no sooner."""

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw
 
 from runstone.app import App
+from runstone.core import codec
 from runstone.core.bundle import pack, unpack
 from runstone.core.commit import Commit
 from runstone.core.decide import Case
@@ -75,22 +76,18 @@ async def _replay(app: App, stream: Stream, signals: Sequence[SignalState]) -> N
     run_id = stream.head.stream_id
     kept, end = _split(stream.events)
     state = fold_run(RunState(stream_id=run_id, tenant_id=stream.head.tenant_id), kept)
-    if state.run is None or state.run.started_at is None:
+    run = state.run
+    if run is None or run.started_at is None:
         return
-    state = msgspec.structs.replace(state, run=msgspec.structs.replace(state.run, status="RUNNING"))
-    handler = app.handlers.get(state.run.plan_id)
+    handler = app.handlers.get(run.plan_id)
     if handler is None:
-        raise HistoryDiffers(run_id, f"a handler {state.run.plan_id!r}", f"none in app {app.name!r}")
-    signal = next(found for found in signals if found.stream_id == state.run.signal_id)
-    rehearsal = _Rehearsal(handler, Case(signal=signal, run=state), app.version)
-    actual = await rehearsal.outcome()
-    if end is not None and end.event_type == "RUN_CANCELLED":
-        end = None
-    expected = None if end is None else _said(end)
-    if actual.startswith("!"):
-        raise HistoryDiffers(run_id, *actual[1:].split("\0"))
-    if expected is not None and actual != expected:
-        raise HistoryDiffers(run_id, expected, actual or "nothing: it still waits")
+        raise HistoryDiffers(run_id, f"a handler {run.plan_id!r}", f"none in app {app.name!r}")
+    signal = next(found for found in signals if found.stream_id == run.signal_id)
+    running = msgspec.structs.replace(state, run=msgspec.structs.replace(run, status="RUNNING"))
+    actual = await _Rehearsal(handler, Case(signal=signal, run=running), app.version).outcome()
+    expected = _said(end) if end is not None and end.event_type != "RUN_CANCELLED" else actual
+    if actual != expected:
+        raise HistoryDiffers(run_id, expected, actual)
 
 
 def _split(events: Sequence[Event]) -> tuple[Sequence[Event], Event | None]:
@@ -115,7 +112,7 @@ def _closes(event: Event) -> bool:
 def _said(event: Event) -> str:
     data: dict[str, Any] = msgspec.json.decode(event.event_data)
     if event.event_type == "RUN_HANDLER_RETURNED":
-        return f"the handler returned {write(data['result']).__bytes__().decode()}"
+        return f"the handler returned {bytes(codec.canonical(data['result'])).decode()}"
     return f"the handler failed: {data['exit_reason']}"
 
 
@@ -153,19 +150,19 @@ class _Rehearsal(Execution):
         self._asked: list[str] = []
 
     async def outcome(self) -> str:
-        """What the handler came to: an end, a step that the history does not have, or nothing."""
+        """What the handler came to: an end, a step that the history does not have, or a wait."""
         task = asyncio.ensure_future(self.run())
         await virtual_loop().calm()
         self.abandon()
         self._captured.released.set()
         await task
         for event in self._captured.events:
-            data = msgspec.json.decode(event.event_data)
             if event.event_type == "RUN_PAUSED":
-                return "!{expected}\0{actual}".format_map(data["details"])
+                details = msgspec.json.decode(event.event_data)["details"]
+                raise HistoryDiffers(self.state.stream_id, details["expected"], details["actual"])
             if event.event_type in _ENDS:
                 return _said(event)
-        return f"step {self._asked[0]!r}" if self._asked else ""
+        return f"the handler asked for step {self._asked[0]!r}" if self._asked else "the handler waits"
 
     def _begin(self, waiter: Waiter) -> None:
         self._asked.append(waiter.request.key)

@@ -229,7 +229,7 @@ class Simulator:
         self._node.call(self._runtime.bell.ring, run_id)
 
     def _committed(self, commit: Commit) -> None:
-        for changed in (None, *(write.stream_id for write in commit.writes)):
+        for changed in (None, *(written.stream_id for written in commit.writes)):
             if changed in self._changes:
                 self._changes.pop(changed).set()
 

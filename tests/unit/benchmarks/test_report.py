@@ -14,6 +14,7 @@ REPORT = Report(
     ratios={"limit@64": 0.59, "linear": 1.0, "http": 2.0},
     targets={"limit@64": at_least(0.6), "linear": at_most(1.1)},
     figures={"rate@64": 1234.0},
+    notes=("the peer was not there",),
 )
 
 
@@ -39,11 +40,12 @@ def test_people_read_an_aligned_table_and_a_verdict_for_each_target() -> None:
     table = lines[2:6]
     assert len({len(line) for line in table}) == 1
     assert table[3].split() == ["64", "1,234/s"]
-    verdicts = {line.split()[0]: line for line in lines[7:]}
+    verdicts = {line.split()[0]: line for line in lines[7:-2]}
     assert "0.590" in verdicts["limit@64"]
     assert "MISSED: the target is at least 0.6" in verdicts["limit@64"]
     assert " met: the target is at most 1.1" in verdicts["linear"]
     assert "target" not in verdicts["http"]
+    assert lines[-2:] == ["", "  the peer was not there"]
 
 
 def test_programs_read_ratios_targets_verdicts_and_the_machine() -> None:
@@ -58,5 +60,6 @@ def test_programs_read_ratios_targets_verdicts_and_the_machine() -> None:
         },
         "figures": {"rate@64": 1234.0},
         "machine": {"cores": 2},
+        "notes": ["the peer was not there"],
         "quick": True,
     }

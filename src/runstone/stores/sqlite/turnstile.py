@@ -32,15 +32,28 @@ class Turnstile:
     @contextmanager
     def __call__(self) -> Iterator[None]:
         """Waits for this writer's turn; the next one may come when it is over."""
+        try:
+            self._enter()
+        except TimeoutError:
+            raise TimeoutError(self._reason()) from None
+        try:
+            yield
+        finally:
+            self._lock.leave()
+
+    def _enter(self) -> None:
         self._turn.enter()
         try:
             self._lock.enter()
         finally:
             self._turn.leave()
-        try:
-            yield
-        finally:
-            self._lock.leave()
+
+    def _reason(self) -> str:
+        """Whoever is next in line may wait itself, and not be the one to blame."""
+        said = f"no turn to write within {BUSY_SECONDS:g} s: process {self._lock.holder} had the lock last"
+        if self._turn.holder == str(os.getpid()):
+            return f"{said}, and hangs or was stopped"
+        return f"{said}, process {self._turn.holder} is next in line, and one of them hangs or was stopped"
 
     def close(self) -> None:
         self._turn.close()
@@ -48,14 +61,20 @@ class Turnstile:
 
 
 class _Gate:
-    """One lock file."""
+    """One lock file, which names its holder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
         self._left_behind: Thread | None = None
 
+    @property
+    def holder(self) -> str:
+        """The process that entered last; it may have left."""
+        return self._path.read_text("utf-8").strip()
+
     def enter(self) -> None:
+        """Takes the lock; `TimeoutError` when that is taking too long."""
         file = self._open()
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,7 +105,7 @@ class _Gate:
         if self._left_behind is not None:
             self._left_behind.join(BUSY_SECONDS)
             if self._left_behind.is_alive():
-                raise self._timeout()
+                raise TimeoutError
         turn: Future[None] = Future()
         thread = Thread(target=_queue_up, args=(file, turn), name="runstone-sqlite-turn", daemon=True)
         thread.start()
@@ -95,14 +114,7 @@ class _Gate:
         except TimeoutError:
             if turn.cancel():
                 self._left_behind, self._file = thread, None
-                raise self._timeout() from None
-
-    def _timeout(self) -> TimeoutError:
-        holder = self._path.read_text("utf-8").strip()
-        return TimeoutError(
-            f"process {holder} has held {self._path.name} for over {BUSY_SECONDS:g} s: "
-            "it hangs or was stopped; end it or let it go on"
-        )
+                raise
 
 
 def _queue_up(file: int, turn: Future[None]) -> None:
