@@ -101,7 +101,11 @@ def test_core_and_trigger_agree_on_every_pair_of_states(
 def test_a_state_that_the_core_does_not_know_is_refused(table: str, connection: sqlite3.Connection) -> None:
     machine = GUARDED[table]
     for state in ("NONSENSE", "", machine.initial.lower()):
-        assert put(connection, table, state) == TRIGGER
+        assert put(connection, table, state) == "SQLITE_CONSTRAINT_CHECK"
+    for state in machine.states:
+        connection.execute("SAVEPOINT here")
+        assert put(connection, table, state) is None
+        connection.execute("ROLLBACK TO here")
     assert put(connection, table, machine.initial) is None
     assert refusal(connection, f"UPDATE {table} SET status = 'NONSENSE' WHERE id = 'new'") == TRIGGER
     assert refusal(connection, f"UPDATE {table} SET status = NULL WHERE id = 'new'") is not None

@@ -57,7 +57,7 @@ CREATE TABLE signals (
     received_at         INTEGER NOT NULL,
     ingested_at         INTEGER NOT NULL,
     processed_at        INTEGER,
-    status              TEXT NOT NULL,
+    status              TEXT NOT NULL CHECK (status IN ('PENDING', 'PROCESSING', 'PROCESSED', 'FAILED')),
     correlation_id      TEXT NOT NULL,
     ingested_by         TEXT,
     UNIQUE (tenant_id, source_channel, source_id)
@@ -79,7 +79,9 @@ CREATE TABLE runs (
     created_at              INTEGER NOT NULL,
     started_at              INTEGER,
     completed_at            INTEGER,
-    status                  TEXT NOT NULL,
+    status                  TEXT NOT NULL CHECK (
+        status IN ('PENDING', 'APPROVED', 'RUNNING', 'PAUSED', 'COMPLETED', 'FAILED', 'CANCELLED')
+    ),
     exit_reason             TEXT,
     error_details           TEXT,
     result                  TEXT,
@@ -112,7 +114,7 @@ CREATE TABLE steps (
     engine_attempt      INTEGER,
     started_at          INTEGER NOT NULL,
     completed_at        INTEGER,
-    status              TEXT NOT NULL,
+    status              TEXT NOT NULL CHECK (status IN ('RUNNING', 'COMPLETED', 'FAILED', 'SKIPPED')),
     input_context       TEXT NOT NULL,
     input_digest        TEXT NOT NULL,
     output_result       TEXT,
@@ -154,7 +156,9 @@ CREATE TABLE effects (
     idempotency_key     TEXT NOT NULL,
     requested_at        INTEGER NOT NULL,
     executed_at         INTEGER,
-    status              TEXT NOT NULL,
+    status              TEXT NOT NULL CHECK (
+        status IN ('PENDING', 'EXECUTING', 'FAILED', 'DEAD_LETTER', 'UNKNOWN', 'COMPLETED', 'CANCELLED')
+    ),
     execution_result    TEXT,
     error_details       TEXT,
     retry_count         INTEGER NOT NULL,
@@ -204,7 +208,7 @@ CREATE TABLE tool_calls (
     tool_args               TEXT NOT NULL,
     called_at               INTEGER NOT NULL,
     completed_at            INTEGER,
-    status                  TEXT NOT NULL,
+    status                  TEXT NOT NULL CHECK (status IN ('PENDING', 'COMPLETED', 'FAILED')),
     result                  TEXT,
     error_details           TEXT,
     execution_duration_ms   INTEGER,

@@ -42,12 +42,6 @@ BEGIN
     SELECT RAISE(ABORT, 'no such transition of this signal');
 END;
 
-CREATE TRIGGER signals_states BEFORE INSERT ON signals
-WHEN NEW.status NOT IN ('FAILED', 'PENDING', 'PROCESSED', 'PROCESSING')
-BEGIN
-    SELECT RAISE(ABORT, 'no such state of any signal');
-END;
-
 CREATE TRIGGER runs_frozen_update BEFORE UPDATE ON runs
 WHEN OLD.status IN ('CANCELLED', 'COMPLETED', 'FAILED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
@@ -64,12 +58,6 @@ CREATE TRIGGER runs_moves BEFORE UPDATE OF status ON runs
 WHEN OLD.status <> NEW.status AND NOT ((OLD.status = 'PENDING' AND NEW.status IN ('APPROVED', 'CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')) OR (OLD.status = 'APPROVED' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')) OR (OLD.status = 'RUNNING' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')) OR (OLD.status = 'PAUSED' AND NEW.status IN ('CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'RUNNING')))
 BEGIN
     SELECT RAISE(ABORT, 'no such transition of this run');
-END;
-
-CREATE TRIGGER runs_states BEFORE INSERT ON runs
-WHEN NEW.status NOT IN ('APPROVED', 'CANCELLED', 'COMPLETED', 'FAILED', 'PAUSED', 'PENDING', 'RUNNING')
-BEGIN
-    SELECT RAISE(ABORT, 'no such state of any run');
 END;
 
 CREATE TRIGGER steps_frozen_update BEFORE UPDATE ON steps
@@ -90,12 +78,6 @@ BEGIN
     SELECT RAISE(ABORT, 'no such transition of this step');
 END;
 
-CREATE TRIGGER steps_states BEFORE INSERT ON steps
-WHEN NEW.status NOT IN ('COMPLETED', 'FAILED', 'RUNNING', 'SKIPPED')
-BEGIN
-    SELECT RAISE(ABORT, 'no such state of any step');
-END;
-
 CREATE TRIGGER effects_frozen_update BEFORE UPDATE ON effects
 WHEN OLD.status IN ('CANCELLED', 'COMPLETED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
@@ -114,12 +96,6 @@ BEGIN
     SELECT RAISE(ABORT, 'no such transition of this effect');
 END;
 
-CREATE TRIGGER effects_states BEFORE INSERT ON effects
-WHEN NEW.status NOT IN ('CANCELLED', 'COMPLETED', 'DEAD_LETTER', 'EXECUTING', 'FAILED', 'PENDING', 'UNKNOWN')
-BEGIN
-    SELECT RAISE(ABORT, 'no such state of any effect');
-END;
-
 CREATE TRIGGER tool_calls_frozen_update BEFORE UPDATE ON tool_calls
 WHEN OLD.status IN ('COMPLETED', 'FAILED') AND NOT EXISTS (SELECT 1 FROM maintenance)
 BEGIN
@@ -136,10 +112,4 @@ CREATE TRIGGER tool_calls_moves BEFORE UPDATE OF status ON tool_calls
 WHEN OLD.status <> NEW.status AND NOT ((OLD.status = 'PENDING' AND NEW.status IN ('COMPLETED', 'FAILED')))
 BEGIN
     SELECT RAISE(ABORT, 'no such transition of this tool call');
-END;
-
-CREATE TRIGGER tool_calls_states BEFORE INSERT ON tool_calls
-WHEN NEW.status NOT IN ('COMPLETED', 'FAILED', 'PENDING')
-BEGIN
-    SELECT RAISE(ABORT, 'no such state of any tool call');
 END;
