@@ -7,9 +7,8 @@ import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
 
-from tests.simulation.stage import Story
-
 from tests.simulation.seeds import simulate, told
+from tests.simulation.stage import Story
 
 
 def main() -> int:

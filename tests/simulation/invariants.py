@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from tests.simulation.stage import Started
 
 from runstone.core.events import Event
 from runstone.core.verify import verify_causes, verify_stream
 from runstone.testing.memory_data import MemoryData, MemoryStream
 from tests.simulation.driver import Simulation
+from tests.simulation.stage import Started
 
 _RUN_ENDS: Final = ("RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED")
 _STEP_ENDS: Final = ("STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED")

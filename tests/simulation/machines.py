@@ -8,7 +8,7 @@ by itself, so that the store's own checks can be checked.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from random import Random
@@ -59,6 +59,11 @@ class Ledger:
     def claimed(self, worker_id: str, claims: Sequence[Claim]) -> None:
         for claim in claims:
             self.owners[claim.run_id] = (worker_id, claim.fence)
+
+    def released(self, worker_id: str, fences: Mapping[str, int]) -> None:
+        for run_id, (owner, fence) in list(self.owners.items()):
+            if owner == worker_id and fences.get(run_id, fence) == fence + 1:
+                self.owners[run_id] = ("", fence + 1)
 
     def committed(self, commit: Commit) -> None:
         for write in commit.writes:
@@ -121,6 +126,8 @@ class Wire(MemoryStore):
 
     async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
         count = await super().release(worker_id, run_ids)
+        fences = {stream_id: stream.head.fence for stream_id, stream in self.data.streams.items()}
+        self._ledger.released(worker_id, fences)
         await self._answer()
         return count
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from tests.simulation.stage import Story
-
 from tests.simulation.corpus import SCENARIOS
 from tests.simulation.driver import Simulation
 from tests.simulation.invariants import check
+from tests.simulation.stage import Story
 
 
 def simulate(seed: int, handlers: Collection[str] = ()) -> Story:

@@ -135,7 +135,11 @@ class Host(EventLog, Protocol):
         ...
 
     async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
-        """Gives runs back, all of the worker's if none are named, with their attempts reset; how many."""
+        """Gives runs back, all of the worker's if none are named; how many.
+
+        Their attempts are reset and their fences raised: a write of the worker's that is still on its way
+        comes too late.
+        """
         ...
 
     async def feed(

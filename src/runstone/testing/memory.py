@@ -164,6 +164,7 @@ class MemoryStore:
         given_back = [stream for run_id, stream in owned.items() if run_ids is None or run_id in run_ids]
         for stream in given_back:
             stream.owner, stream.attempts = None, 0
+            stream.head = replace(stream.head, fence=stream.head.fence + 1)
         return len(given_back)
 
     # Host: the feed and checkpoints

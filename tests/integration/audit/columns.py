@@ -63,6 +63,7 @@ class Behind:
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
+        self._connection.execute("PRAGMA ignore_check_constraints = ON")
         self._connection.execute("PRAGMA foreign_keys = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
         self._connection.execute("BEGIN")

@@ -73,8 +73,10 @@ def heartbeat(connection: sqlite3.Connection, worker_id: str, lease_until: int) 
 
 
 def release(connection: sqlite3.Connection, worker_id: str, run_ids: Sequence[str] | None) -> int:
-    """Gives runs back."""
+    """Gives runs back; a write of theirs that is still on its way comes too late then."""
     named = None if run_ids is None else json.dumps(list(run_ids))
-    released = connection.execute(_SQL["release"], {"worker_id": worker_id, "run_ids": named}).rowcount
+    released = connection.execute(_SQL["release"], {"worker_id": worker_id, "run_ids": named}).fetchall()
+    for (run_id,) in released:
+        connection.execute(_SQL["raise_fence"], {"stream_id": run_id}).fetchone()
     connection.execute(_SQL["retire_worker"], {"worker_id": worker_id})
-    return released
+    return len(released)

@@ -148,7 +148,7 @@ def first_with(kind: type) -> int:
 
 BAD: Final[dict[str, tuple[int, Callable[[Commit], Commit], type[CommitRefused], str]]] = {
     "an id that exists": (0, event(id=usual(1)[0].events[0].id), DuplicateKey, "orchestration_events.id"),
-    "a state that does not exist": (0, row(Run, status="NONSENSE"), CommitRefused, "no such state"),
+    "a state that does not exist": (0, row(Run, status="NONSENSE"), CommitRefused, "CHECK constraint"),
     "a step of no run": (first_with(Step), row(Step, run_id="?"), CommitRefused, "FOREIGN KEY"),
     "an effect of no step": (first_with(Effect), row(Effect, step_id="?"), CommitRefused, "FOREIGN KEY"),
     "nothing where something has to be": (0, event(actor=None), CommitRefused, "NOT NULL"),

@@ -100,7 +100,8 @@ SELECT run_id, news_seq FROM run_queue WHERE owner = :worker_id;
 -- A worker gives runs back in good order.
 UPDATE run_queue
 SET owner = NULL, attempts = 0
-WHERE owner = :worker_id AND (:run_ids IS NULL OR run_id IN (SELECT value FROM json_each(:run_ids)));
+WHERE owner = :worker_id AND (:run_ids IS NULL OR run_id IN (SELECT value FROM json_each(:run_ids)))
+RETURNING run_id;
 
 -- name: retire_worker
 -- A worker that owns nothing any more needs no lease.
