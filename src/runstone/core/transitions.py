@@ -29,15 +29,12 @@ class Machine:
         self.entity = entity
         self.initial = initial
         self.table: Table = {state: frozenset(targets) for state, targets in table.items()}
+        self.terminal = frozenset(state for state, targets in table.items() if not targets)
+        """States that nothing leaves: their rows are frozen."""
 
     @property
     def states(self) -> tuple[str, ...]:
         return tuple(self.table)
-
-    @property
-    def terminal(self) -> frozenset[str]:
-        """States that nothing leaves: their rows are frozen."""
-        return frozenset(state for state, targets in self.table.items() if not targets)
 
     def check(self, entity_id: str, from_state: str, to_state: str) -> None:
         """Refuses a move that is not in the table."""
