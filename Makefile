@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists the targets.
 
 PYTHON  ?= python3
-WORKERS ?= 0
+WORKERS ?= 2
 BIN     := .venv/bin
 READY   := .venv/.ready
 LOCK    := requirements/dev.lock
@@ -13,7 +13,7 @@ PEER_LOCK := benchmarks/peers/dbos.lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "Settings: PYTHON=python3.12 (which interpreter builds .venv), WORKERS=2 (processes for make test)"
+	@echo "Settings: PYTHON=python3.12 (which interpreter builds .venv), WORKERS=0 (make test in one process)"
 
 setup: $(READY)  ## build .venv from the hashed lock file; does nothing when it is up to date
 
