@@ -114,6 +114,8 @@ def _model_schema(kind: type) -> dict[str, Any]:
 
 
 def _from_model(kind: type, value: Any) -> Any:
+    if kind is object:
+        return value
     validate = getattr(kind, "model_validate", None)
     if validate is None:
         raise TypeError(f"{kind.__name__} cannot be read from JSON")

@@ -143,3 +143,10 @@ def test_a_type_that_is_neither_is_refused_when_it_is_met() -> None:
         write(Odd())
     with pytest.raises((InvalidPayload, TypeError), match="cannot be read from JSON"):
         Shape(Odd, "odd").read(Raw(b"{}"))
+
+
+def test_object_stands_for_anything() -> None:
+    def function() -> dict[str, object]:
+        raise AssertionError("never called")
+
+    assert Signature(function).result.read(Raw(b'{"a":[1,null]}')) == {"a": [1, None]}
