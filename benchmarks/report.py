@@ -10,7 +10,7 @@ Ratios have the same keys in every benchmark that measures the same thing:
     linear      ratio of times over ratio of sizes
     fold        events folded per second over the 200,000 to reach
     memory      what a worker's memory grows by, over the 50 MB it may
-    http        through HTTP over without
+    http        share of the same through HTTP without storage
 """
 
 from __future__ import annotations

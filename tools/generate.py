@@ -110,7 +110,8 @@ def _type_name(hint: object) -> str:
 def _names(hint: object) -> str:
     if typing.get_origin(hint) is typing.Annotated:
         return _names(typing.get_args(hint)[0])
-    inner = [_names(kind) for kind in typing.get_args(hint) if kind is not type(None)]
+    absent = (type(None), msgspec.UnsetType)
+    inner = [_names(kind) for kind in typing.get_args(hint) if kind not in absent]
     if inner:
         return " or ".join(dict.fromkeys(inner))
     name = getattr(hint, "__name__", str(hint))

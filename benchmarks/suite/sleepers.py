@@ -75,6 +75,7 @@ _MASKS: Final = (
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "an id"),
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "a time"),
     (re.compile(r"[0-9a-f]{64}"), "a hash"),
+    (re.compile(r'"(trace|span)_id":"[0-9a-f]+"'), r'"\1_id":"one"'),
     (re.compile(r'"worker:[^"]*"'), '"worker"'),
     (re.compile(r'"sequence_number":\d+'), '"sequence_number":0'),
 )

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from runstone.core import codec
+from runstone.core.contract import CONTRACT_VERSION
 from runstone.core.events import Event, StreamKind
 from runstone.core.fold import RunFold, SignalFold
 from runstone.core.fold.streams import StreamFold
@@ -57,9 +58,11 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     new_id: NewId
     actor: str
-    trace_id: str = "0" * 32
-    span_id: str = "0" * 16
-    adapter_version: str | None = None
+    trace_id: str = ""
+    """The trace it is part of; none: the correlation is the trace (§EVT-3)."""
+    span_id: str = ""
+    """The span it is part of; none: the commit is the span."""
+    adapter_version: str | None = CONTRACT_VERSION
     engine_attempt: int | None = None
     engine_run_ref: Any = None
 
@@ -163,8 +166,9 @@ class StreamWriter(Generic[_Fold]):
         run_seq = fold.last_seq + 1
         payload = Raw(codec.encode_struct(data))
         codec.check_line(payload)
+        event_id = context.new_id()
         event = Event(
-            id=context.new_id(),
+            id=event_id,
             tenant_id=fold.tenant_id,
             stream_id=fold.stream_id,
             run_id=fold.stream_id if isinstance(fold, RunFold) else None,
@@ -191,8 +195,8 @@ class StreamWriter(Generic[_Fold]):
             control_signal_id=control_signal_id,
             adapter_version=context.adapter_version,
             engine_run_ref=context.engine_run_ref,
-            trace_id=context.trace_id,
-            span_id=context.span_id,
+            trace_id=context.trace_id or self.correlation_id.replace("-", ""),
+            span_id=context.span_id or span_of(self.journal[0].id if self.journal else event_id),
             run_seq=run_seq,
             prev_hash=fold.seal_head(),
         )
@@ -205,6 +209,11 @@ class StreamWriter(Generic[_Fold]):
         if self.journal is not self.events:
             self.journal.append(event)
         return event
+
+
+def span_of(event_id: str) -> str:
+    """A span's id from an event's: the half of it that is random."""
+    return event_id[19:23] + event_id[24:]
 
 
 def _occurrence(event_type: str, control_signal_id: str | None, run_seq: int, generation: int) -> str:

@@ -44,7 +44,7 @@ class EventDraft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ] = None
     engine_attempt: Annotated[Attempt | None, Meta(description="Counts claims: lost leases, crashes.")] = None
     control_signal_id: Annotated[Id | None, Meta(description="The control signal that asked for it.")] = None
-    adapter_version: Annotated[str | None, Meta(description="The adapter that wrote it.")] = None
+    adapter_version: Annotated[str | None, Meta(description="The contract its writer knows.")] = None
     engine_run_ref: Annotated[Any, Meta(description="The run's id on a foreign engine.")] = None
     trace_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}$(?!\n)", description="The trace it belongs to.")]
     span_id: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$(?!\n)", description="The span that wrote it.")]

@@ -112,11 +112,6 @@ def project_run(run_id: str, tenant_id: str, events: Iterable[Event]) -> RunSnap
     return project(fold_run(RunState(stream_id=run_id, tenant_id=tenant_id), events))
 
 
-def has_gap(last_seq: int, next_seq: int) -> bool:
-    """Whether events are missing between the two."""
-    return next_seq > last_seq + 1
-
-
 def _step_snapshot(step: Step) -> StepSnapshot:
     return StepSnapshot(
         step_id=step.step_key,

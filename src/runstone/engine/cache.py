@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final
 
 from msgspec import Raw
 
-from runstone.core.keys import content_hash
+from runstone.core.keys import tool_cache_key
 from runstone.ports.clock import Clock
 
 MOST: Final = 10_000
 """How many results are kept; the one that was asked for the longest ago goes first."""
-
-Key: TypeAlias = tuple[str, str, str]
 
 
 class ResultCache:
@@ -27,11 +25,11 @@ class ResultCache:
     def __init__(self, clock: Clock, most: int = MOST) -> None:
         self._clock = clock
         self._most = most
-        self._kept: OrderedDict[Key, tuple[datetime, Raw]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[datetime, Raw]] = OrderedDict()
 
     def find(self, tenant_id: str, tool: str, arguments: Raw) -> Raw | None:
         """A result that still holds."""
-        key = _key(tenant_id, tool, arguments)
+        key = tool_cache_key(tenant_id, tool, arguments)
         until, result = self._kept.get(key, (None, None))
         if until is None or until <= self._clock.now():
             self._kept.pop(key, None)
@@ -41,12 +39,8 @@ class ResultCache:
 
     def keep(self, tenant_id: str, tool: str, arguments: Raw, result: Raw, holds: timedelta) -> None:
         """Keeps a result for so long."""
-        key = _key(tenant_id, tool, arguments)
+        key = tool_cache_key(tenant_id, tool, arguments)
         self._kept[key] = (self._clock.now() + holds, result)
         self._kept.move_to_end(key)
         if len(self._kept) > self._most:
             self._kept.popitem(last=False)
-
-
-def _key(tenant_id: str, tool: str, arguments: Raw) -> Key:
-    return tenant_id, tool, content_hash(arguments)

@@ -2,7 +2,7 @@
 
 Commands gather while a commit is under way and go down together in the next. One that can wait (a
 step's start) rides with the next that cannot, or goes by itself after half a second, so that a long
-step is visible (§ENG-33). When somebody else wrote to the run meanwhile, the pen reads that, drops
+step is visible (§ENG-14). When somebody else wrote to the run meanwhile, the pen reads that, drops
 what no longer fits, and decides the rest again.
 """
 

@@ -66,6 +66,11 @@ class FeedItem(msgspec.Struct, frozen=True, kw_only=True):
 class EventLog(Protocol):
     """Append-only streams of events. Every adapter has this part."""
 
+    @property
+    def contract_version(self) -> str:
+        """The version of the contract that the adapter was proven against (§VER-10)."""
+        ...
+
     async def append(self, draft: EventDraft) -> AppendResult:
         """Adds one event at the end of its stream, wherever that is (§STO-4 to §STO-6).
 

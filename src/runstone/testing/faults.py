@@ -57,6 +57,10 @@ class FaultyStore:
         """How many were asked for so far."""
 
     @property
+    def contract_version(self) -> str:
+        return self.store.contract_version
+
+    @property
     def hit(self) -> bool:
         """Whether the plan's operation has been reached."""
         return self.operations >= self.plan.at

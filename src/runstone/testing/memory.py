@@ -40,6 +40,8 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 class MemoryStore:
     """A store with every part."""
 
+    contract_version = "2.0.0"
+
     def __init__(self, data: MemoryData, *, clock: Clock) -> None:
         self.data = data
         self._clock = clock

@@ -7,18 +7,21 @@ from msgspec.structs import replace
 from runstone.core import payloads
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.chain import event_hash
-from runstone.core.commands import CancelRun, PauseRun, SetVariable, StartRun
+from runstone.core.commands import CancelRun, CreateRun, PauseRun, SetVariable, StartRun
 from runstone.core.commit import (
     ONCE_PER_ATTEMPT,
     Commit,
     Lease,
     StreamWriter,
     causal_order,
+    span_of,
 )
+from runstone.core.contract import CONTRACT_VERSION
+from runstone.core.decide import decide
 from runstone.core.events import Event, EventDraft
 from runstone.core.fold import run_fold
 from runstone.core.keys import event_key
-from tests.unit.core.build import TENANT, Story, an_id, control, raw, writer_on
+from tests.unit.core.build import TENANT, Story, an_id, control, raw, receive, writer_on
 
 
 class TestStreamWrite:
@@ -148,3 +151,23 @@ def test_decisions_about_different_cases_become_durable_together() -> None:
     assert both.writes == first.writes + second.writes
     assert both.events == first.events + second.events
     assert Commit.of() == Commit((), ())
+
+
+class TestTrace:
+    """§EVT-3, §VER-2"""
+
+    def test_without_a_trace_the_correlation_is_the_trace_and_the_commit_the_span(self) -> None:
+        story = Story()
+        story.do(receive(), CreateRun(plan_id="p"))
+        first, second = story.events
+        assert first.trace_id == second.trace_id == first.correlation_id.replace("-", "")
+        assert first.span_id == second.span_id == span_of(first.id)
+        story.do(StartRun())
+        assert story.last.span_id != first.span_id
+        assert story.last.adapter_version == CONTRACT_VERSION
+
+    def test_a_trace_that_is_under_way_goes_on(self) -> None:
+        story = Story.running()
+        context = replace(story.context(), trace_id="a" * 32, span_id="b" * 16)
+        (event,) = decide(story.case, PauseRun(reason="X"), context=context).commit.events
+        assert (event.trace_id, event.span_id) == ("a" * 32, "b" * 16)

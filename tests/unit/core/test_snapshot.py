@@ -15,7 +15,6 @@ from runstone.core.snapshot import (
     STEP_STATUS,
     RunSnapshot,
     StepSnapshot,
-    has_gap,
     project,
     project_run,
     run_snapshot,
@@ -151,14 +150,6 @@ def test_durations_are_whole_milliseconds(milliseconds: int, microseconds: int) 
     taken = timedelta(milliseconds=milliseconds, microseconds=microseconds)
     story.do(commands.CompleteStep(step_key="work", output=decided(1)), now=story.now + taken)
     assert only_step(story).duration_ms == milliseconds
-
-
-@pytest.mark.parametrize(
-    ("last", "following", "gap"), [(0, 1, False), (4, 4, False), (4, 5, False), (4, 6, True)]
-)
-def test_a_gap_between_two_events(last: int, following: int, gap: bool) -> None:
-    """§ORD-32: a consumer marks the run STALE and reads the store."""
-    assert has_gap(last, following) is gap
 
 
 def test_a_run_that_does_not_exist_has_none() -> None:

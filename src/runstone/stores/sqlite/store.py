@@ -50,6 +50,8 @@ _LEASED: Final = (QueueEntry, OutboxEntry)
 class SqliteStore:
     """A store in one file. Open it with `SqliteStore.open`, close it with `close`."""
 
+    contract_version = "2.0.0"
+
     def __init__(
         self,
         path: str,

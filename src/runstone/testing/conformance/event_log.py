@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from runstone.core import codec
 from runstone.core.chain import GENESIS, event_hash, portable
-from runstone.core.contract import FETCH_LIMIT
+from runstone.core.contract import CONTRACT_VERSION, FETCH_LIMIT
 from runstone.core.events import Event, EventDraft
 from runstone.core.keys import digest
 from runstone.errors import (
@@ -58,6 +58,10 @@ def assert_chained(events: Sequence[Event]) -> None:
 
 class EventLogSuite(Suite):
     """What every adapter has to pass."""
+
+    async def test_it_says_which_contract_it_was_proven_against(self, scene: Scene) -> None:
+        """§VER-10: this suite proves the current one."""
+        assert scene.store.contract_version == CONTRACT_VERSION
 
     # Appending
 
