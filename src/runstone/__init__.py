@@ -12,6 +12,7 @@ from runstone.core.effect_specs import (
     WebhookCall,
 )
 from runstone.engine.context import Run
+from runstone.engine.functions import Handler
 from runstone.engine.policy import Retry, days, hours, minutes, seconds
 from runstone.errors import (
     ControlRefused,
@@ -22,6 +23,7 @@ from runstone.errors import (
     SignalConflict,
     StepFailed,
     TerminalError,
+    UseRunFirst,
     UseRunGather,
     WaitTimeout,
 )
@@ -47,6 +49,7 @@ __all__ = [
     "EffectSpec",
     "Email",
     "Handle",
+    "Handler",
     "HumanCommand",
     "NotifyUser",
     "Retry",
@@ -64,6 +67,7 @@ __all__ = [
     "SorUpdate",
     "StepFailed",
     "TerminalError",
+    "UseRunFirst",
     "UseRunGather",
     "WaitTimeout",
     "Webhook",

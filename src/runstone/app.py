@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -51,6 +52,10 @@ class App:
     """
 
     def __init__(self, name: str, *, version: str = "") -> None:
+        if version and not re.fullmatch(r"\d+(\.\d+)*", version):
+            raise RegistrationError(
+                f"version={version!r} has no order: use numbers with dots between them, such as 3 or 1.10.2"
+            )
         self.name = name
         self.version = version
         self.handlers: dict[str, Handler[Any, Any]] = {}
@@ -229,6 +234,8 @@ class App:
         tenant_id: str = DEFAULT_TENANT,
     ) -> Handle[R]:
         """Starts a run of a handler. The same `key` again finds the first run."""
+        if handler not in self.handlers.values():
+            raise RegistrationError(f"app.start takes a handler of {self.name!r}: {handler!r} is none")
         runtime = self.runtime
         payload = write(ApiRequest(operation=handler.name, arguments=value))
         incoming = Incoming(

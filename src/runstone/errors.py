@@ -11,6 +11,7 @@
     │   └── SequenceGap
     ├── RegistrationError         an app that cannot work as it is written
     ├── UseRunGather              a durable call from a task that replay would not recognize
+    ├── UseRunFirst               a durable call that something else than the engine cancelled
     ├── StepFailed                what a handler sees of a step that has failed for good
     │   └── WaitTimeout
     ├── RunFailed                 what a caller sees of a run that did not complete
@@ -142,6 +143,10 @@ class RegistrationError(RunstoneError):
 
 class UseRunGather(RunstoneError):
     """A durable call was made from a task of its own: use `run.gather` or `run.first` for branches."""
+
+
+class UseRunFirst(RunstoneError):
+    """A durable call was cancelled by asyncio: give the step a `timeout=`, or race it with `run.first`."""
 
 
 class StepFailed(RunstoneError):

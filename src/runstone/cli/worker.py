@@ -56,9 +56,10 @@ def worker_command(options: Options, app: str, concurrency: int, lease: float, d
     APP is the name of an App in a file or a module, such as support_desk.py:app.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
-    asyncio.run(
-        _work(load_app(app), options, concurrency, timedelta(seconds=lease), timedelta(seconds=drain))
-    )
+    lasting, grace = timedelta(seconds=lease), timedelta(seconds=drain)
+    asyncio.run(_work(load_app(app), options, concurrency, lasting, grace))
+    sys.stdout.flush()
+    os._exit(0)  # a plain function that still runs in a thread would hold the process up
 
 
 async def _work(app: App, options: Options, concurrency: int, lease: timedelta, grace: timedelta) -> None:

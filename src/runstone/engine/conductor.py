@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
 from runstone.engine.scope import CURRENT, Scope, cancelled_from_outside
+from runstone.errors import UseRunFirst
 
 Finish: TypeAlias = Literal["all", "first"]
 
@@ -50,6 +51,13 @@ class Conductor:
         self.pump()
         try:
             return await future
+        except asyncio.CancelledError:
+            if scope.blocked and not self.closed:
+                # Neither the engine nor a group of branches did this: `asyncio.timeout` did, or another
+                # task. On replay it would come at another moment, or never.
+                self.resume(scope)
+                raise UseRunFirst from None
+            raise
         finally:
             scope.blocked = False
 
@@ -87,7 +95,7 @@ class Conductor:
         group = _Group(self, parent, key, coroutines, finish)
         try:
             await self.block(parent, group.ended)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, UseRunFirst):
             await group.unwind()
             raise
         return group.outcome()

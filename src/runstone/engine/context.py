@@ -20,11 +20,11 @@ from runstone.core.step import Step
 from runstone.engine.cache import ResultCache
 from runstone.engine.execution import Execution
 from runstone.engine.failures import raise_failure
-from runstone.engine.functions import Callee, P, R
+from runstone.engine.functions import Callee, P, R, checked_duration
 from runstone.engine.requests import Perform, Recall, StepRequest, value_of
 from runstone.engine.scope import current_scope
 from runstone.engine.values import Shape, write
-from runstone.errors import InvalidPayload, StepFailed
+from runstone.errors import InvalidPayload, RegistrationError, StepFailed
 from runstone.ports.clock import Clock
 
 T = TypeVar("T")
@@ -65,6 +65,11 @@ class Run:
     async def call(self, callee: Callee[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Calls a tool or a specialist once, whatever happens: its result is in the log from then on."""
         scope = current_scope()
+        if not isinstance(callee, Callee):
+            raise RegistrationError(
+                f"run.call takes a function registered with @app.tool or @app.specialist, and its arguments "
+                f"after it: {callee!r} is none"
+            )
         arguments = callee.signature.pack(args, kwargs)
         is_tool = callee.step_type == "TOOL_SEQUENCE"
         request = StepRequest(
@@ -167,6 +172,7 @@ class Run:
     async def wait(self, name: str, kind: Any = None, *, timeout: timedelta | None = None) -> Any:
         """Waits for an answer of that name; the run leaves memory. `WaitTimeout` when nobody answers."""
         shape = Shape(Any if kind is None else kind, f"the answer to {name!r}")
+        checked_duration("timeout", timeout)
         given = write({"name": name, "timeout": None if timeout is None else timeout.total_seconds()})
         wait = WaitSpec(name=name, deadline=self._deadline(timeout), answer_schema=shape.schema())
         step = await self._wait(name, given, wait)
@@ -177,6 +183,7 @@ class Run:
 
     async def sleep(self, duration: timedelta) -> None:
         """Sleeps, durably: for a second or for a year."""
+        checked_duration("a sleep", duration)
         given = write({"seconds": duration.total_seconds()})
         await self._wait("sleep", given, WaitSpec(deadline=self._deadline(duration)))
 
@@ -225,6 +232,8 @@ class Run:
     async def first(self, *branches: Coroutine[Any, Any, T]) -> T:
         """Runs branches side by side; the first that ends decides, the others are cancelled."""
         scope = current_scope()
+        if not branches:
+            raise RegistrationError("run.first takes one branch or more")
         (result,) = await self._execution.conductor.branches(scope, scope.key("first"), branches, "first")
         found: T = result
         return found

@@ -31,7 +31,7 @@ from runstone.engine.failures import error_info
 from runstone.engine.pen import WRITE_BUDGET, Pen
 from runstone.engine.requests import StepRequest, output_of
 from runstone.engine.scope import Scope, cancelled_from_outside
-from runstone.errors import RunstoneError, StaleFence
+from runstone.errors import RunstoneError, StaleFence, UseRunFirst
 from runstone.ports.clock import Clock
 from runstone.ports.store import Claim, Host
 
@@ -156,8 +156,10 @@ class Execution:
         self.conductor.enter(scope)
         try:
             result = await self._handle(self)
-        except (Exception, asyncio.CancelledError) as error:
-            if self._stopping or cancelled_from_outside():
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if self._stopping or (isinstance(error, asyncio.CancelledError) and cancelled_from_outside()):
                 raise
             self._left(
                 f"the handler raised {type(error).__name__}", commands.FailRun(error=error_info(error))
@@ -211,7 +213,7 @@ class Execution:
         try:
             step: Step
             step, event_id = await self.conductor.block(scope, waiter.future)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, UseRunFirst):
             self._give_up(waiter)
             raise
         assert step.completed_at is not None, "only what has ended is delivered"
@@ -366,12 +368,11 @@ class Execution:
         try:
             async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
                 value = recalled or await request.perform()
-        except asyncio.CancelledError as error:
-            if cancelled_from_outside():
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
                 raise
-            self._attempt_failed(waiter, error, began)
-            return
-        except Exception as error:
             self._attempt_failed(waiter, error, began)
             return
         self._bodies.pop(request.key, None)

@@ -14,11 +14,13 @@ _LONGEST = 2000
 
 def error_info(error: BaseException, *, retryable: bool = False) -> ErrorInfo:
     """An exception as the log keeps it."""
-    message = str(error)[:_LONGEST] or type(error).__name__
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    message = _text(error)[:_LONGEST] or type(error).__name__
     if isinstance(error, StepFailed):
         category, code, message = cast(ErrorCategory, error.category), error.code, error.reason
     elif isinstance(error, TimeoutError):
-        category, code, message = "TIMEOUT", "STEP_TIMEOUT", str(error) or "It took longer than it may"
+        category, code, message = "TIMEOUT", "STEP_TIMEOUT", _text(error) or "It took longer than it may"
     elif isinstance(error, InvalidPayload):
         category, code = "VALIDATION", "INVALID_PAYLOAD"
     else:
@@ -32,6 +34,14 @@ def raise_failure(step: Step) -> None:
     info = codec.decode_as(step.error_details, ErrorInfo)
     kind = WaitTimeout if info.code == "WAIT_TIMEOUT" else StepFailed
     raise kind(step.step_key, info.category, info.code, info.message)
+
+
+def _text(error: BaseException) -> str:
+    """What an exception says, if it can say anything."""
+    try:
+        return str(error)
+    except Exception:
+        return f"{type(error).__name__}, which cannot be shown"
 
 
 def _clean(text: str) -> str:

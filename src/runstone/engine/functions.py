@@ -53,7 +53,7 @@ class Callee(Generic[P, R_co]):
         self.function: Callable[P, Any] = function
         self.step_type = step_type
         self.name = checked_name(name)
-        self.call_options = options
+        self.call_options = checked_options(name, options)
         self.signature = signature or Signature(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__
@@ -141,6 +141,22 @@ class _Started(msgspec.Struct):
 
 START_CHANNEL: Final = "app.start"
 """The door through which `app.start` comes in."""
+
+
+def checked_options(name: str, options: CallOptions) -> CallOptions:
+    """Refuses options of the wrong kind where they are written, not where a run would stumble over them."""
+    if not isinstance(options.retry, Retry):
+        raise RegistrationError(f"{name}: retry={options.retry!r} is no rs.Retry")
+    for option in ("timeout", "cache_ttl"):
+        checked_duration(f"{name}: {option}", getattr(options, option))
+    return options
+
+
+def checked_duration(what: str, value: timedelta | None) -> timedelta | None:
+    """Refuses a bare number: of what?"""
+    if value is not None and not isinstance(value, timedelta):
+        raise RegistrationError(f"{what}={value!r} is no duration: say rs.seconds({value!r}), or rs.days(…)")
+    return value
 
 
 def checked_name(name: str) -> str:

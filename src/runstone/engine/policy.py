@@ -22,8 +22,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
     initial: timedelta = timedelta(seconds=1)
     factor: float = 2.0
     longest: timedelta = timedelta(minutes=1)
-    on: Sequence[type[BaseException]] = (Exception,)
-    never: Sequence[type[BaseException]] = ()
+    on: type[BaseException] | Sequence[type[BaseException]] = (Exception,)
+    never: type[BaseException] | Sequence[type[BaseException]] = ()
 
     def wants(self, error: BaseException) -> bool:
         """Whether this kind of failure may be tried again at all."""
@@ -31,7 +31,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if isinstance(error, RetryableError):
             return True
-        return isinstance(error, tuple(self.on)) and not isinstance(error, tuple(self.never))
+        return isinstance(error, _classes(self.on)) and not isinstance(error, _classes(self.never))
 
     def delay(self, attempt: int, jitter: float, error: BaseException) -> timedelta:
         """How long to wait after the given attempt; an error may know better."""
@@ -41,21 +41,29 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         return min(timedelta(seconds=min(seconds, 1e9)), self.longest) * jitter
 
 
+def _classes(named: type[BaseException] | Sequence[type[BaseException]]) -> tuple[type[BaseException], ...]:
+    return (named,) if isinstance(named, type) else tuple(named)
+
+
 ONCE = Retry(max_attempts=1)
 """No retry: what a step does that says nothing else."""
 
 
 def seconds(count: float) -> timedelta:
+    """So many seconds."""
     return timedelta(seconds=count)
 
 
 def minutes(count: float) -> timedelta:
+    """So many minutes."""
     return timedelta(minutes=count)
 
 
 def hours(count: float) -> timedelta:
+    """So many hours."""
     return timedelta(hours=count)
 
 
 def days(count: float) -> timedelta:
+    """So many days."""
     return timedelta(days=count)

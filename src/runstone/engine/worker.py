@@ -39,6 +39,8 @@ from runstone.ports.store import Claim, Host
 
 LEASE: Final = timedelta(seconds=30)
 POLL: Final = 0.25
+CLEANING_UP: Final = 5.0
+"""How long handlers may clean up when their worker leaves, in seconds."""
 CLAIM_AT_ONCE: Final = 64
 
 _log = logging.getLogger("runstone.worker")
@@ -170,7 +172,9 @@ class Worker:
         for execution in list(self._executions.values()):
             execution.abandon()
         if self._tasks or self._reading:
-            await asyncio.wait(self._tasks | self._reading)
+            _, left = await asyncio.wait(self._tasks | self._reading, timeout=CLEANING_UP)
+            if left:
+                _log.warning("%d runs do not let themselves be cancelled: they are left behind", len(left))
         self._left.set()
 
     # Claiming

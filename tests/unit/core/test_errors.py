@@ -22,6 +22,7 @@ TREE = {
     "ForeignEvent": "UnreadableEvent",
     "SequenceGap": "UnreadableEvent",
     "RegistrationError": "RunstoneError",
+    "UseRunFirst": "RunstoneError",
     "UseRunGather": "RunstoneError",
     "StepFailed": "RunstoneError",
     "WaitTimeout": "StepFailed",
