@@ -1,5 +1,6 @@
 """Histories are legal, reproducible, and leave no type of event out."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -103,4 +104,4 @@ def test_five_steps_is_the_usual_run() -> None:
 
 def test_hostile_payloads_are_legal_json() -> None:
     for payload in PAYLOADS:
-        codec.parse(bytes(payload))
+        assert codec.parse(bytes(payload)) == json.loads(bytes(payload))

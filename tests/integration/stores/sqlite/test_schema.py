@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 import types
 import typing
 from collections.abc import Iterator
@@ -15,8 +16,10 @@ import pytest
 from msgspec import Raw
 
 from runstone.stores.sql import migrations
+from runstone.stores.sqlite import commits
 from runstone.stores.sqlite.files import APPLICATION_ID, open_reader, open_writer
 from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS, Table
+from tests.integration.stores.sqlite import scene
 
 TABLES: Final[list[Table[Any]]] = [EVENTS, STREAMS, CHECKPOINTS, *ENTITIES.values()]
 MIRRORED: Final = {table.name: table for table in TABLES}
@@ -114,3 +117,18 @@ def test_the_file_says_what_it_is(connection: sqlite3.Connection, path: Path) ->
     assert int.from_bytes(header[68:72], "big") == APPLICATION_ID
     assert APPLICATION_ID.to_bytes(4, "big") == b"RUNS"
     assert int.from_bytes(header[60:64], "big") == len(migrations("sqlite"))
+
+
+def test_the_summary_of_a_run_is_computed_when_it_is_read(connection: sqlite3.Connection, path: Path) -> None:
+    """§ENT-12"""
+    commits.apply(connection, scene.usual(1), 0, str(path))
+    (summary,) = connection.execute(
+        "SELECT duration_seconds, total_steps, failed_steps, success_rate FROM run_summary"
+    ).fetchall()
+    ((started, completed, total, failed),) = connection.execute(
+        "SELECT started_at, completed_at, total_steps, failed_steps FROM runs"
+    ).fetchall()
+    now = time.time()
+    duration, *rest = summary
+    assert duration == pytest.approx((completed / 1e6 if completed else now) - started / 1e6, abs=60)
+    assert rest == [total, failed, pytest.approx((total - failed) / total)]
