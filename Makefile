@@ -56,7 +56,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --no-config --upgrade --universal --pyt
 
 # Releases younger than two weeks are left alone: a bad one is usually withdrawn by then.
 lock: $(READY)  ## pin the newest allowed versions of every development dependency again
-	$(COMPILE) --extra testing --output-file $(LOCK) pyproject.toml requirements/dev.in > /dev/null
+	$(COMPILE) --extra testing --extra postgres --extra effects --extra pipeline --output-file $(LOCK) pyproject.toml requirements/dev.in > /dev/null
 	$(COMPILE) --output-file $(PEER_LOCK) $(PEER_LOCK:.lock=.in) > /dev/null
 	@! grep -n '://' $(LOCK) $(PEER_LOCK) || { echo "a lock file must name no host" >&2; exit 1; }
 
