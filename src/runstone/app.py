@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar, overload
 
 from runstone.core.commands import CreateRun
+from runstone.core.effect_specs import EffectSpec
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import StepType
 from runstone.engine.context import Run
@@ -16,14 +17,16 @@ from runstone.engine.functions import START_CHANNEL, A, Callee, CallOptions, Han
 from runstone.engine.policy import ONCE, Retry
 from runstone.engine.values import write
 from runstone.engine.worker import Worker
-from runstone.errors import RegistrationError, RunstoneError
+from runstone.errors import RegistrationError, RunstoneError, SignalConflict
 from runstone.handle import Handle
 from runstone.ingest.gateway import Accepted, Incoming
 from runstone.ingest.signals import ApiRequest, SignalSpec
+from runstone.outbox.services import TIMEOUT, Service, as_executor, checked_spec
 from runstone.ports.store import Store
-from runstone.runtime import Runtime, open_store
+from runstone.runtime import Runtime, effect_options, open_store, write_options
 
 S = TypeVar("S", bound=SignalSpec)
+X = TypeVar("X")
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
 
@@ -52,14 +55,11 @@ class App:
     """
 
     def __init__(self, name: str, *, version: str = "") -> None:
-        if version and not re.fullmatch(r"\d+(\.\d+)*", version):
-            raise RegistrationError(
-                f"version={version!r} has no order: use numbers with dots between them, such as 3 or 1.10.2"
-            )
         self.name = name
-        self.version = version
+        self.version = _checked_version(version)
         self.handlers: dict[str, Handler[Any, Any]] = {}
         self._callees: dict[str, Callee[Any, Any]] = {}
+        self._services: dict[str, Service] = {}
         self._lifespans: list[Lifespan] = []
         self._runtime: Runtime | None = None
 
@@ -147,6 +147,11 @@ class App:
         With `key` and `concurrency`, runs whose input has the same key take turns.
         """
 
+        if signal is not None and not (isinstance(signal, type) and issubclass(signal, SignalSpec)):
+            raise RegistrationError(
+                f"app.on({signal!r}): that is no kind of signal, such as rs.Email; for none write `@app.on()`"
+            )
+
         def register(function: Callable[..., Awaitable[Any]]) -> Handler[Any, Any]:
             handler: Handler[Any, Any] = Handler(
                 function, name or function.__name__, signal=signal, channel=channel, **more
@@ -166,6 +171,28 @@ class App:
                     f"{handler.name!r} and {other.name!r} both want {handler.signal.__name__} "
                     f"of channel {handler.channel or 'any'}: let one handler decide"
                 )
+
+    def executor(self, spec: type[EffectSpec], *, timeout: timedelta = TIMEOUT) -> Callable[[X], X]:
+        """Registers who does a type of effect: a function of its spec, or a class with `execute`.
+
+        A function may take the call as its second argument, which has the idempotency key. Whatever it
+        returns is the effect's result. It is called again, with the same key, after a crash or a failure.
+        """
+        kind = checked_spec(spec)
+
+        def register(given: X) -> X:
+            if kind.EFFECT_TYPE in self._services:
+                raise RegistrationError(f"{kind.EFFECT_TYPE} has two executors")
+            made = as_executor(given, lambda: self._runtime.threads if self._runtime else None)
+            self._services[kind.EFFECT_TYPE] = Service(spec=kind, executor=made, timeout=timeout)
+            return given
+
+        return register
+
+    @property
+    def services(self) -> list[Service]:
+        """The types of effect that this app executes itself."""
+        return list(self._services.values())
 
     def lifespan(self, function: Callable[[], AsyncIterator[Any]]) -> Lifespan:
         """Registers what lives as long as the app runs, such as clients and pools: code, `yield`, code."""
@@ -189,9 +216,17 @@ class App:
 
     @asynccontextmanager
     async def running(
-        self, store: Store | str | None = None, *, worker: bool = True, **options: Any
+        self,
+        store: Store | str | None = None,
+        *,
+        worker: bool = True,
+        outbox: bool | None = None,
+        **options: Any,
     ) -> AsyncIterator[App]:
-        """Opens the store, works on runs, and drains at the end. Inside any asyncio program."""
+        """Opens the store, works on runs and effects, and drains at the end. Inside any asyncio program.
+
+        `worker` and `outbox` say which of the two this process does; effects too, unless said otherwise.
+        """
         if self._runtime is not None:
             raise RunstoneError(f"{self.name!r} is running already")
         async with AsyncExitStack() as stack:
@@ -199,6 +234,9 @@ class App:
                 store = await open_store(store)
                 stack.push_async_callback(store.close)
             await stack.enter_async_context(self.lifespans())
+            if worker if outbox is None else outbox:
+                options = {**effect_options(self.services), **options}
+            options = {**write_options(), **options}
             runtime = Runtime(store, self.handlers, version=self.version, worker=worker, **options)
             self.attach(runtime)
             runtime.start()
@@ -219,11 +257,22 @@ class App:
 
     @overload
     async def start(
-        self, handler: Handler[None, R], *, key: str | None = None, tenant_id: str = DEFAULT_TENANT
+        self,
+        handler: Handler[None, R],
+        *,
+        key: str | None = None,
+        tenant_id: str = DEFAULT_TENANT,
+        connection: Any = None,
     ) -> Handle[R]: ...
     @overload
     async def start(
-        self, handler: Handler[A, R], value: A, *, key: str | None = None, tenant_id: str = DEFAULT_TENANT
+        self,
+        handler: Handler[A, R],
+        value: A,
+        *,
+        key: str | None = None,
+        tenant_id: str = DEFAULT_TENANT,
+        connection: Any = None,
     ) -> Handle[R]: ...
     async def start(
         self,
@@ -232,11 +281,17 @@ class App:
         *,
         key: str | None = None,
         tenant_id: str = DEFAULT_TENANT,
+        connection: Any = None,
     ) -> Handle[R]:
-        """Starts a run of a handler. The same `key` again finds the first run."""
+        """Starts a run of a handler. The same `key` again finds the first run.
+
+        `connection` is an asyncpg connection with a transaction open: the run is there when that commits, and
+        is not if it does not.
+        """
         if handler not in self.handlers.values():
             raise RegistrationError(f"app.start takes a handler of {self.name!r}: {handler!r} is none")
         runtime = self.runtime
+        create = self._create(handler, handler.as_seen(value), ApiRequest.RUN_TYPE, _checked_key(key))
         payload = write(ApiRequest(operation=handler.name, arguments=value))
         incoming = Incoming(
             signal_type="API_CALL",
@@ -246,8 +301,7 @@ class App:
             received_at=runtime.clock.now(),
             ingested_by=self.name,
         )
-        create = self._create(handler, value, ApiRequest.RUN_TYPE, key)
-        return await self._receive(handler, incoming, create, tenant_id)
+        return await self._receive(handler, incoming, create, tenant_id, connection)
 
     async def send(
         self,
@@ -256,8 +310,12 @@ class App:
         channel: str,
         source_id: str,
         tenant_id: str = DEFAULT_TENANT,
+        connection: Any = None,
     ) -> Handle[Any]:
-        """Takes a signal in for the handler of its kind and channel; its id again finds the first run."""
+        """Takes a signal in for the handler of its kind and channel; its id again finds the first run.
+
+        `connection` as in `start`.
+        """
         handler = self._route(type(signal), channel)
         incoming = Incoming(
             signal_type=signal.SIGNAL_TYPE,
@@ -268,11 +326,23 @@ class App:
             ingested_by=self.name,
         )
         create = self._create(handler, signal, signal.RUN_TYPE, None)
-        return await self._receive(handler, incoming, create, tenant_id)
+        return await self._receive(handler, incoming, create, tenant_id, connection)
 
     def handle(self, handler: Handler[A, R], run_id: str, *, tenant_id: str = DEFAULT_TENANT) -> Handle[R]:
         """A handle for a run that was started before."""
         return Handle(self.runtime, tenant_id, run_id, handler.signature.result)
+
+    async def find(
+        self, handler: Handler[A, R], key: str, *, tenant_id: str = DEFAULT_TENANT
+    ) -> Handle[R] | None:
+        """A handle for the run that was started with this key; none if there is no such run."""
+        run = await self.runtime.store.find_run(tenant_id, key)
+        if run is None:
+            stone = await self.runtime.store.find_tombstone(tenant_id, run_key=key)
+            return None if stone is None else self.handle(handler, stone.stream_id, tenant_id=tenant_id)
+        if run.plan_id != handler.name:
+            raise SignalConflict(f"The key {key!r} belongs to a run of {run.plan_id!r}, not {handler.name!r}")
+        return self.handle(handler, run.id, tenant_id=tenant_id)
 
     def _route(self, signal: type[SignalSpec], channel: str) -> Handler[Any, Any]:
         found = [
@@ -298,10 +368,17 @@ class App:
         )
 
     async def _receive(
-        self, handler: Handler[A, R], incoming: Incoming, create: CreateRun, tenant_id: str
+        self,
+        handler: Handler[A, R],
+        incoming: Incoming,
+        create: CreateRun,
+        tenant_id: str,
+        connection: Any,
     ) -> Handle[R]:
         runtime = self.runtime
-        if runtime.worker is None or create.lane is not None or handler.approval:
+        if connection is not None:
+            accepted = await runtime.gateway_within(connection).receive(tenant_id, incoming, create)
+        elif runtime.worker is None or create.lane is not None or handler.approval:
             accepted = await runtime.gateway.receive(tenant_id, incoming, create)
         else:
             accepted = await self._receive_and_work(runtime.worker, incoming, create, tenant_id)
@@ -317,3 +394,17 @@ class App:
             if place and accepted.case is not None:
                 worker.adopt(accepted.case)
         return accepted
+
+
+def _checked_version(version: Any) -> str:
+    if not isinstance(version, str) or (version and not re.fullmatch(r"\d+(\.\d+)*", version)):
+        raise RegistrationError(
+            f"version={version!r} has no order: use numbers with dots between them, such as '3' or '1.10.2'"
+        )
+    return version
+
+
+def _checked_key(key: Any) -> str | None:
+    if key is not None and not (isinstance(key, str) and key):
+        raise RegistrationError(f"app.start(key={key!r}): a key is a text, such as 'order-42'")
+    return key

@@ -9,30 +9,37 @@
     │   ├── UnknownEventVersion
     │   ├── ForeignEvent
     │   └── SequenceGap
+    ├── ArtifactInvalid           an artifact's name, file or content is not what it has to be
     ├── RegistrationError         an app that cannot work as it is written
     ├── UseRunGather              a durable call from a task that replay would not recognize
     ├── UseRunFirst               a durable call that something else than the engine cancelled
     ├── StepFailed                what a handler sees of a step that has failed for good
-    │   └── WaitTimeout
+    │   ├── WaitTimeout
+    │   └── EffectFailed
     ├── RunFailed                 what a caller sees of a run that did not complete
     │   └── RunCancelled
     ├── SignalConflict            the same source id with other content
     ├── ControlRefused            a control signal that was not let through
+    │   └── TooManyControls       not now: say it again later
     ├── TerminalError             raised by users: do not try this again
     ├── RetryableError            raised by users: try this again
     ├── BundleInvalid             a bundle whose bytes do not add up
     ├── SettingsInvalid
     └── StoreError
         ├── NotFound
+        │   └── RunArchived       it was here once: `where` says in which bundle it is
         ├── CommitRefused         nothing was written: read what you missed, decide again
         │   ├── StaleSequence
         │   ├── StaleFence        do not retry: somebody else owns the run now
+        │   ├── StaleClaim        do not retry: somebody else has the effect now
         │   └── DuplicateKey
         ├── OutcomeUnknown        it may have been written: resubmit the same commit
+        ├── FeedEpochChanged      a feed position of another history: read on from `resume`
         └── StoreUnusable         nothing was written, and nothing can be until somebody acts
             ├── StoreBusy
             ├── StoreClosed
             ├── StoreCorrupt
+            │   └── SnapshotInvalid   the log of a run in a folder is broken, and where
             ├── StoreFull
             ├── StoreReadOnly
             └── StoreTooNew
@@ -42,7 +49,7 @@ The first line of a class's docstring is its default message. Values stay as att
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 
 class RunstoneError(Exception):
@@ -137,6 +144,10 @@ class SequenceGap(UnreadableEvent):
         )
 
 
+class ArtifactInvalid(RunstoneError):
+    """An artifact is not what it has to be."""
+
+
 class RegistrationError(RunstoneError):
     """The app cannot work as it is written."""
 
@@ -164,6 +175,10 @@ class WaitTimeout(StepFailed):
     """Nobody answered in time."""
 
 
+class EffectFailed(StepFailed):
+    """An effect that the handler waited for was not done."""
+
+
 class RunFailed(RunstoneError):
     """The run did not complete."""
 
@@ -186,12 +201,22 @@ class ControlRefused(RunstoneError):
     """The control signal was refused."""
 
 
+class TooManyControls(ControlRefused):
+    """The run has had too many control signals of late: send it again later."""
+
+    def __init__(self, message: str | None = None, *, retry_after: timedelta | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
 class TerminalError(RunstoneError):
     """Trying again cannot help."""
 
 
 class RetryableError(RunstoneError):
     """Trying again may help."""
+
+    retry_after: timedelta | None = None
 
     def __init__(self, message: str | None = None, *, retry_after: timedelta | None = None) -> None:
         self.retry_after = retry_after
@@ -212,6 +237,19 @@ class StoreError(RunstoneError):
 
 class NotFound(StoreError):
     """There is no such thing in this store for this tenant."""
+
+
+class RunArchived(NotFound):
+    """This was archived, and is no longer in the store."""
+
+    def __init__(self, stream_id: str, where: str, removed_at: datetime, what: str = "Run") -> None:
+        self.stream_id = stream_id
+        self.where = where
+        self.removed_at = removed_at
+        super().__init__(
+            f"{what} {stream_id} was archived on {removed_at:%Y-%m-%d} and is in {where}: "
+            "`runstone import` brings it back from there"
+        )
 
 
 class CommitRefused(StoreError):
@@ -238,6 +276,16 @@ class StaleFence(CommitRefused):
         super().__init__(f"Stream {stream_id} is fenced at {actual}, the commit carries {fence}")
 
 
+class StaleClaim(CommitRefused):
+    """A newer claim has this effect: what came of the older one is kept as a late outcome."""
+
+    def __init__(self, effect_id: str, fence: int, actual: int | None) -> None:
+        self.effect_id = effect_id
+        self.fence = fence
+        self.actual = actual
+        super().__init__(f"Effect {effect_id} is fenced at {actual}, the commit carries {fence}")
+
+
 class DuplicateKey(CommitRefused):
     """Something with this key exists already."""
 
@@ -248,6 +296,18 @@ class DuplicateKey(CommitRefused):
 
 class OutcomeUnknown(StoreError):
     """The store failed while making this durable: submit the same commit again to learn its outcome."""
+
+
+class FeedEpochChanged(StoreError):
+    """This feed position is one that the store has never given: read again from `resume`."""
+
+    def __init__(self, epoch: int, resume: object) -> None:
+        self.epoch = epoch
+        self.resume = resume
+        super().__init__(
+            f"This store has never given this position of the feed's epoch {epoch}: it was restored from a "
+            f"backup, or is another. Read again from {resume}, a place that both know"
+        )
 
 
 class StoreUnusable(StoreError):
@@ -264,6 +324,17 @@ class StoreClosed(StoreUnusable):
 
 class StoreCorrupt(StoreUnusable):
     """The store's file is damaged: restore a backup, or import bundles into a new file."""
+
+
+class SnapshotInvalid(StoreCorrupt):
+    """A run's snapshot cannot be made from its log: the log is missing, or broken in its middle."""
+
+    def __init__(self, path: str, line: int | None, reason: str) -> None:
+        self.path = path
+        self.line = line
+        self.reason = reason
+        place = path if line is None else f"{path}, line {line}"
+        super().__init__(f"SnapshotInvalid: {place}: {reason}")
 
 
 class StoreFull(StoreUnusable):

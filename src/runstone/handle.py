@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic
 
 import msgspec
@@ -15,13 +16,25 @@ from runstone.core.payloads import ControlKind, ErrorInfo
 from runstone.core.run import Run
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.transitions import RUN
-from runstone.engine.functions import R
+from runstone.engine.functions import R, checked_duration
 from runstone.engine.values import Shape, write
 from runstone.errors import NotFound, RunCancelled, RunFailed
 from runstone.runtime import Runtime
 
 _SHORTEST_POLL: Final = 0.01
 _LONGEST_POLL: Final = 0.5
+
+_AFTER_A_PAUSE: Final = frozenset({"RUN_RESUMED", "RUN_FAILED", "RUN_CANCELLED"})
+
+
+class Paused(msgspec.Struct, frozen=True, kw_only=True):
+    """What stopped a run until somebody resumes it."""
+
+    reason: str
+    """`OPERATOR`, `PARKED`, `NON_DETERMINISTIC`, `QUARANTINED`, or what whoever paused it said."""
+    details: Any
+    """What helps to fix the cause: the step and its error, or what replay expected and found."""
+    since: datetime
 
 
 class Handle(Generic[R]):
@@ -33,8 +46,22 @@ class Handle(Generic[R]):
         self._tenant_id = tenant_id
         self._shape = shape
 
-    async def result(self) -> R:
-        """What the handler returned, as soon as that is durable; `RunFailed` if it did not get there."""
+    async def result(self, *, timeout: timedelta | None = None) -> R:
+        """What the handler returned, as soon as that is durable; `RunFailed` if it did not get there.
+
+        It waits as long as the run takes: a run that is paused is waited for until somebody resumes
+        or cancels it. `TimeoutError` after `timeout`; the run goes on.
+        """
+        checked_duration("timeout", timeout)
+        if timeout is None:
+            return await self._result()
+        try:
+            async with asyncio.timeout(timeout.total_seconds()):
+                return await self._result()
+        except TimeoutError:
+            raise TimeoutError(f"Run {self.id} has no result after {timeout}, and goes on") from None
+
+    async def _result(self) -> R:
         poll = _SHORTEST_POLL
         run = None
         while True:
@@ -60,8 +87,25 @@ class Handle(Generic[R]):
         """The run's row."""
         run = await self._runtime.store.get_run(self._tenant_id, self.id)
         if run is None:
-            raise NotFound(f"There is no run {self.id}")
+            raise await self._missing()
         return run
+
+    async def _missing(self) -> NotFound:
+        stone = await self._runtime.store.find_tombstone(self._tenant_id, stream_id=self.id)
+        return NotFound(f"There is no run {self.id}") if stone is None else stone.error
+
+    async def paused(self) -> Paused | None:
+        """Why and since when the run is paused; none if it is not."""
+        stream = await self._runtime.store.load(self._tenant_id, self.id)
+        if stream is None:
+            raise await self._missing()
+        for event in reversed(stream.events):
+            if event.event_type in _AFTER_A_PAUSE:
+                return None
+            if event.event_type == "RUN_PAUSED":
+                data = msgspec.json.decode(event.event_data)
+                return Paused(reason=data["reason"], details=data.get("details"), since=event.occurred_at)
+        return None
 
     async def snapshot(self) -> RunSnapshot | None:
         """The run and the latest attempt at each of its steps."""
@@ -99,41 +143,55 @@ class Handle(Generic[R]):
         finally:
             self._runtime.unfollow(self.id, queue)
 
-    async def answer(self, name: str, value: object = None, *, sender: str = "app") -> None:
+    # Control signals. Each has an id: what is sent again under the same one is one signal.
+
+    async def answer(
+        self, name: str, value: object = None, *, id: str | None = None, sender: str = "app"
+    ) -> None:
         """Answers a wait; one that has not begun yet finds the answer when it does."""
-        await self._control("ANSWER", sender, target=name, data=write(value))
+        await self._control("ANSWER", sender, id, target=name, data=write(value))
 
-    async def cancel(self, reason: str = "CANCELLED_BY_CALLER", *, sender: str = "app") -> None:
+    async def cancel(
+        self, reason: str = "CANCELLED_BY_CALLER", *, id: str | None = None, sender: str = "app"
+    ) -> None:
         """Ends the run; its handler may clean up."""
-        await self._control("CANCEL", sender, reason=reason)
+        await self._control("CANCEL", sender, id, reason=reason)
 
-    async def pause(self, reason: str = "OPERATOR", *, sender: str = "app") -> None:
+    async def pause(self, reason: str = "OPERATOR", *, id: str | None = None, sender: str = "app") -> None:
         """Stops the run after the steps that are under way."""
-        await self._control("PAUSE", sender, reason=reason)
+        await self._control("PAUSE", sender, id, reason=reason)
 
-    async def resume(self, *, sender: str = "app") -> None:
+    async def resume(self, *, id: str | None = None, sender: str = "app") -> None:
         """Lets a paused run go on."""
-        await self._control("RESUME", sender)
+        await self._control("RESUME", sender, id)
 
-    async def approve(self, *, sender: str = "app") -> None:
+    async def approve(self, *, id: str | None = None, sender: str = "app") -> None:
         """Lets a run start that waits for approval."""
-        await self._control("APPROVE", sender)
+        await self._control("APPROVE", sender, id)
 
-    async def retry_step(self, step_key: str, *, sender: str = "app") -> None:
-        """Tries a failed step again, and resumes a run that was parked by it."""
-        await self._control("RETRY_STEP", sender, target=step_key)
+    async def retry_step(self, step_key: str, *, id: str | None = None, sender: str = "app") -> None:
+        """Tries the step again that parked the run, or that failed while it was paused, and resumes it."""
+        await self._control("RETRY_STEP", sender, id, target=step_key)
 
     async def _control(
         self,
         kind: ControlKind,
         sender: str,
+        id: str | None,
         *,
         target: str | None = None,
         data: Raw | msgspec.UnsetType = UNSET,
         reason: str = "",
     ) -> None:
         await self._runtime.gateway.control(
-            self._tenant_id, self.id, kind, sender=sender, target=target, data=data, reason=reason
+            self._tenant_id,
+            self.id,
+            kind,
+            sender=sender,
+            target=target,
+            data=data,
+            reason=reason,
+            control_signal_id=id,
         )
 
 

@@ -28,6 +28,8 @@ RUNS = 300
 WORKERS = 3
 LEASE = 1.0
 KILLS = 12
+SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "2")))
+"""`make kill SEEDS=10` plays more of them."""
 
 
 class Crew:
@@ -61,7 +63,7 @@ class Crew:
         return codes
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", SEEDS)
 async def test_runs_survive_kill_9(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path, notes = tmp_path / "shop.db", tmp_path / "notes"

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from runstone.core import commands, transitions
-from runstone.core.decide import control, steps
+from runstone.core.decide import control, effects, steps
 from runstone.core.events import Event
 from runstone.core.fold import streams
-from runstone.engine import conductor, context, execution, fitting, pen, scope, worker
+from runstone.engine import conductor, context, execution, fitting, functions, pen, scope, worker
 from runstone.errors import StaleFence, StaleSequence
+from runstone.outbox import dispatcher, recorder
 from runstone.ports.store import Committed
 from runstone.testing import memory, memory_data
 
@@ -73,7 +76,7 @@ def lease_never_expires(patch: pytest.MonkeyPatch) -> None:
 
 @planted("takes_turns", "shares_lanes")
 def lane_limit_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(memory.MemoryStore, "_has_room", lambda self, entry: True)
+    patch.setattr(memory.MemoryStore, "_has_room", lambda self, entry, now: True)
 
 
 @planted()
@@ -89,6 +92,51 @@ def acknowledged_commit_is_lost(patch: pytest.MonkeyPatch) -> None:
         return Committed() if chance.random() < 0.01 else await commit(self, given)
 
     patch.setattr(memory.MemoryStore, "commit", lose_some)
+
+
+@planted("posts", "posts_and_waits")
+def outcome_of_a_stale_claim_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(memory_data.MemoryData, "_check_holds", lambda self, write: None)
+
+
+# In the outbox
+
+
+@planted("posts_once")
+def lost_effect_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+    """What was begun by a worker that died is begun again, although it may be done but once."""
+    begin = recorder.Recorder.begin
+
+    async def begun(self: Any, effect: Any, executor: str, fence: int) -> bool:
+        return effect.status == "EXECUTING" or await begin(self, effect, executor, fence)
+
+    patch.setattr(dispatcher.Flight, "lost", property(lambda self: False))
+    patch.setattr(recorder.Recorder, "begin", begun)
+
+
+@planted("posts_once")
+def beginning_is_not_durable_before_the_call(patch: pytest.MonkeyPatch) -> None:
+    async def begun(self: Any, effect: Any, executor: str, fence: int) -> bool:
+        return True
+
+    patch.setattr(recorder.Recorder, "begin", begun)
+
+
+@planted("takes_back")
+def compensations_go_out_all_at_once(patch: pytest.MonkeyPatch) -> None:
+    compensate = effects.compensate
+
+    def all_at_once(case: Any) -> None:
+        while case.state.compensations and case.state.run.status in ("FAILED", "CANCELLED"):
+            case.state.compensating = None
+            compensate(case)
+
+    patch.setattr(effects, "compensate", all_at_once)
+
+
+@planted("posts_and_waits")
+def outcome_does_not_end_the_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(steps, "tell_effect_wait", lambda case, effect_id: None)
 
 
 # In the core
@@ -144,7 +192,7 @@ def suspending_overwrites_an_answer(patch: pytest.MonkeyPatch) -> None:
 
 @planted()
 def attempts_are_counted_from_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(execution.Execution, "_attempt", lambda self, key: 1)
+    patch.setattr(execution.Execution, "attempt", lambda self, key: 1)
 
 
 @planted("gathers", "gathers_deeply")
@@ -227,12 +275,48 @@ def claimed_run_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 @planted()
 def loser_does_not_decide_again(patch: pytest.MonkeyPatch) -> None:
     """What was decided on a stale state is thrown away instead of being decided again."""
-    write_once = pen.Pen._write_once
+    recover = pen.Pen._recover
 
-    async def write_once_only(self: Any) -> None:
-        before = self.state.last_seq
-        await write_once(self)
-        if self._committing and self.state.last_seq != before:
-            self._pending.clear()
+    async def forget(self: Any, error: BaseException) -> None:
+        if isinstance(error, StaleSequence):
+            self._taken = ()
+        await recover(self, error)
 
-    patch.setattr(pen.Pen, "_write_once", write_once_only)
+    patch.setattr(pen.Pen, "_recover", forget)
+
+
+# People and generations
+
+
+@planted("gives_up", "exhausts", "catches_a_branch")
+def seen_failure_is_tried_again(patch: pytest.MonkeyPatch) -> None:
+    """A person undoes what the handler went on from (§ENG-29)."""
+    objection = control._retry_objection
+
+    def lenient(case: Any, step_key: str | None) -> str | None:
+        found = objection(case, step_key)
+        return None if found and "has dealt with" in found else found
+
+    patch.setattr(control, "_retry_objection", lenient)
+
+
+@planted("continues")
+def generation_begins_with_the_signal(patch: pytest.MonkeyPatch) -> None:
+    """What was carried over is forgotten, and the run begins with what it was started with."""
+    read = functions.Handler._input
+
+    def first_input(self: Any, case: Any) -> Any:
+        return read(self, msgspec.structs.replace(case, run=msgspec.structs.replace(case.run, carry=None)))
+
+    patch.setattr(functions.Handler, "_input", first_input)
+
+
+@planted("continues")
+def generation_is_replayed_as_the_first(patch: pytest.MonkeyPatch) -> None:
+    """Its steps are not scoped: they are called what the steps of the first one were called (§ENG-40)."""
+    init = scope.Scope.__init__
+
+    def unscoped(self: Any, run_id: str, path: str, *more: Any) -> None:
+        init(self, run_id, re.sub(r"^g\d+:", "", path), *more)
+
+    patch.setattr(scope.Scope, "__init__", unscoped)

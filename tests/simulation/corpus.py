@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import runstone as rs
+from runstone.core.payloads import ErrorInfo
 
 
 @dataclass
@@ -24,10 +25,38 @@ class World:
     random: Random
     done: Counter[str] = field(default_factory=Counter)
     """How often each thing was begun."""
+    requests: dict[str, list[str]] = field(default_factory=dict)
+    """What came to the receiver under each key, whatever became of it."""
+    applied: list[tuple[str, str]] = field(default_factory=list)
+    """What the receiver did, each key once: key and text."""
+    bad: float = 0.0
+    """How many requests go wrong."""
 
     def begin(self, what: str) -> int:
         self.done[what] += 1
         return self.done[what]
+
+    async def receive(self, key: str, text: str, *, once: bool) -> rs.Failed | None:
+        """A receiver that applies by key. Its answer takes time: whoever asked may not live to hear it."""
+        self.requests.setdefault(key, []).append(text)
+        down = self.random.random() < self.bad
+        does_it = not down or once or self.random.random() < 0.5
+        if does_it and key not in {known for known, _ in self.applied}:
+            self.applied.append((key, text))
+        await asyncio.sleep(self.random.random() ** 4 * 8)
+        if not down:
+            return None
+        error = ErrorInfo(category="EXTERNAL", code="DOWN", message="down", retryable=True)
+        return rs.Failed(error, target_down=self.random.random() < 0.5)
+
+
+class Post(rs.EffectSpec, frozen=True, kw_only=True):
+    """Something that dispatchers take to the receiver."""
+
+    EFFECT_TYPE: ClassVar[str] = "POST"
+    RETRIES: ClassVar[rs.RetryPolicy | None] = rs.RetryPolicy(10_000, rs.seconds(0.2), rs.seconds(2))
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -65,6 +94,10 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("once_only", ("charged", "unknown: AT_MOST_ONCE")),
     Scenario("asks_for_effects", ("asked",)),
     Scenario("asks_for_keyed_effects", ("asked once",), effects_may_fail=True),
+    Scenario("posts", ("posted",)),
+    Scenario("posts_and_waits", ("delivered: first, delivered: second",)),
+    Scenario("posts_once", ("posted once",)),
+    Scenario("takes_back", (), fails=True),
     Scenario("takes_turns", ("turn taken",)),
     Scenario("shares_lanes", ("shared",)),
     Scenario("needs_approval", ("approved",)),
@@ -76,6 +109,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("breaks", (), fails=True),
     Scenario("catches_a_branch", ("caught: RuntimeError, went on",)),
     Scenario("loops", ("66",)),
+    Scenario("continues", ("generation 3: 6 letters",), {"letter": "letter"}),
     Scenario(
         "hears_a_hook",
         ("heard ping",),
@@ -257,6 +291,19 @@ def build(version: str, world: World) -> rs.App:
         return winner
 
     @app.on()
+    async def continues(run: rs.Run, key: Any) -> str:
+        """A value in the first generation, what was counted in the later ones."""
+        count = key if isinstance(key, int) else 0
+        run.set("generation", run.generation)
+        await run.gather(run.call(echo, count), run.call(work, "page", 0.2))
+        await run.sleep(rs.seconds(1))
+        count += len((await run.wait("letter", str)).split())
+        count += len(await run.decide("more", ["letter"]))
+        if run.generation < 3:
+            await run.continue_as_new(count)
+        return f"generation {run.generation}: {count} letters"
+
+    @app.on()
     async def retries(run: rs.Run, key: str) -> str:
         return await run.call(flaky, key)
 
@@ -317,6 +364,44 @@ def build(version: str, world: World) -> rs.App:
             at_most_once=True,
         )
         return "asked once"
+
+    @app.executor(Post, timeout=rs.seconds(20))
+    class Poster:
+        async def execute(self, call: rs.EffectCall) -> Any:
+            assert isinstance(call.spec, Post)
+            once = call.spec.text.startswith("once ")
+            return await world.receive(call.key, call.spec.text, once=once) or f"delivered: {call.spec.text}"
+
+        def target(self, spec: rs.EffectSpec) -> str:
+            return "receiver"
+
+    @app.on()
+    async def posts(run: rs.Run, key: str) -> str:
+        await run.effect(Post(text=f"{key} 1"))
+        await run.call(work, "between", 0.2)
+        await run.gather(run.effect(Post(text=f"{key} 2")), run.effect(Post(text=f"{key} 3")))
+        return "posted"
+
+    @app.on()
+    async def posts_and_waits(run: rs.Run, key: str) -> str:
+        first = await run.effect(Post(text="first"), wait=True)
+        second = await run.effect(Post(text="second"), wait=True)
+        await run.call(echo, second)
+        return f"{first}, {second}"
+
+    @app.on()
+    async def posts_once(run: rs.Run, key: str) -> str:
+        for number in range(3):
+            await run.effect(Post(text=f"once {key} {number}"), at_most_once=True)
+            await run.call(work, "between", 0.1)
+        return "posted once"
+
+    @app.on()
+    async def takes_back(run: rs.Run, key: str) -> str:
+        for thing in ("flight", "hotel", "car"):
+            await run.effect(Post(text=f"{key} book {thing}"), wait=True)
+            await run.compensate(Post(text=f"{key} cancel {thing}"))
+        raise LookupError("no insurance")
 
     @app.on(key=lambda key: "desk", concurrency=1)
     async def takes_turns(run: rs.Run, key: str) -> str:

@@ -21,7 +21,7 @@ from runstone.errors import RunstoneError, StoreError
 from runstone.testing.clock import SeededIds
 from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
 from tests.simulation.machines import LEASE, Machine
-from tests.simulation.stage import Stage, Started, Story
+from tests.simulation.stage import TERMINAL, Stage, Started, Story
 
 CHAOS: Final = 25.0
 """How long things go wrong, in virtual seconds."""
@@ -35,14 +35,17 @@ class Simulation(Stage):
 
     def run(self) -> Story:
         handler = _Complaints(self.story.findings)
-        logger = logging.getLogger("runstone.worker")
-        propagate, logger.propagate = logger.propagate, False
-        logger.addHandler(handler)
+        loggers = [logging.getLogger(name) for name in ("runstone.worker", "runstone.outbox")]
+        before = [logger.propagate for logger in loggers]
+        for logger in loggers:
+            logger.propagate = False
+            logger.addHandler(handler)
         try:
             run_virtual(self._main())
         finally:
-            logger.removeHandler(handler)
-            logger.propagate = propagate
+            for logger, propagate in zip(loggers, before, strict=True):
+                logger.removeHandler(handler)
+                logger.propagate = propagate
         return self.story
 
     async def _main(self) -> None:
@@ -66,6 +69,7 @@ class Simulation(Stage):
             self.weather.slow = self.random.choice((0.0, 0.02, 0.2))
             self.weather.busy = self.random.choice((0.0, 0.0, 0.02, 0.1))
             self.weather.lost = self.random.choice((0.0, 0.02, 0.1))
+            self.world.bad = self.random.choice((0.0, 0.1, 0.4))
             await self._chaos()
         else:
             for started in self.started:
@@ -224,7 +228,9 @@ class Simulation(Stage):
         started = self.random.choice(running)
         kinds: tuple[ControlKind, ...] = ("PAUSE", "PAUSE", "RESUME", "RESUME", "RETRY_STEP", "CANCEL")
         kind = self.random.choice(kinds)
-        if kind == "RETRY_STEP" or (kind == "RESUME" and started.scenario.handler == "parks"):
+        if kind == "RETRY_STEP":
+            self._retry_any(started)
+        elif kind == "RESUME" and started.scenario.handler == "parks":
             self._retry_failed(started)
         else:
             started.cancelled |= kind == "CANCEL"
@@ -234,19 +240,24 @@ class Simulation(Stage):
 
     def _effect(self) -> None:
         found = [
-            (s, e) for s in self.started if s.run_id for e in self.state(s).effects.values() if e.is_open
+            (s, e)
+            for s in self.started
+            if s.run_id
+            for e in self.state(s).effects.values()
+            if self._for_people(e)
         ]
         if not found:
             return
         started, effect = self.random.choice(found)
         bad = started.scenario.effects_may_fail and self.random.random() < 0.5
-        self._errand(self._report(started.run_id, self._outcome(effect.id, effect.status, bad)))
+        self._errand(self._report(started.run_id, self._outcome(effect, bad)))
 
     # Peace
 
     async def _peace(self) -> None:
         """No more faults; whatever waits for somebody gets it. Then all has to end by itself."""
         self.weather.calm()
+        self.world.bad = 0.0
         for place in range(len(self.machines)):
             self.machines[place].node.thaw()
             if self.machines[place].app.version != self.version:
@@ -254,26 +265,33 @@ class Simulation(Stage):
         await self._finish_errands()
         await asyncio.sleep(LEASE.total_seconds())
         for _ in range(PEACE):
-            left = self._open()
+            left = [started for started in self.started if self._unfinished(started)]
             if not left:
                 return
             for started in left:
                 self._help(started)
             await self._finish_errands()
             await asyncio.sleep(2)
-        for started in self._open():
+        for started in filter(self._unfinished, self.started):
             self.story.findings.append(f"stuck: {started.key} {started.run_id} is {self._describe(started)}")
 
     async def _finish_errands(self) -> None:
         while self._errands:
             await asyncio.gather(*self._errands)
 
+    def _unfinished(self, started: Started) -> bool:
+        """Also a run that has ended is not through while its effects are on their way."""
+        effects = self.state(started).effects.values()
+        return self._status(started) not in TERMINAL or any(
+            effect.is_open for effect in effects if effect.effect_type == "POST"
+        )
+
     def _help(self, started: Started) -> None:
         state = self.state(started)
         assert state.run is not None
         for effect in state.effects.values():
-            if effect.is_open:
-                self._errand(self._report(state.stream_id, self._outcome(effect.id, effect.status, False)))
+            if self._for_people(effect):
+                self._errand(self._report(state.stream_id, self._outcome(effect, False)))
         if state.run.status == "PENDING" and state.approval_required:
             self._tell(started, "APPROVE")
         elif state.run.status == "PAUSED":

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from runstone.core.effect import EFFECT_WAIT, Effect
 from runstone.core.events import Event
 from runstone.core.verify import verify_causes, verify_stream
 from runstone.testing.memory_data import MemoryData, MemoryStream
@@ -34,7 +35,8 @@ def check(simulation: Simulation) -> list[str]:
     for stream in data.streams.values():
         findings += map(str, verify_stream(stream.whole(), stream.all_rows()))
         if stream.head.kind == "RUN":
-            findings += _check_run(stream)
+            findings += check_run(stream.head.stream_id, stream.events)
+            findings += _check_variables(stream.head.stream_id, stream.events)
     findings += _check_causes(data)
     findings += _check_lanes(data)
     findings += _check_signals(simulation)
@@ -42,6 +44,7 @@ def check(simulation: Simulation) -> list[str]:
     for started in simulation.started:
         findings += _check_result(simulation, started)
     findings += _check_world(simulation)
+    findings += _check_posts(simulation)
     return findings
 
 
@@ -49,19 +52,18 @@ def _data(event: Event) -> Any:
     return msgspec.json.decode(event.event_data)
 
 
-def _check_run(stream: MemoryStream) -> Iterator[str]:
-    run_id = stream.head.stream_id
-    ends = [event for event in stream.events if event.event_type in _RUN_ENDS]
+def check_run(run_id: str, events: Sequence[Event]) -> Iterator[str]:
+    """What holds for the log of any run that has ended, whoever executed it and wherever it is stored."""
+    ends = [event for event in events if event.event_type in _RUN_ENDS]
     if len(ends) != 1:
         yield f"run {run_id} has {len(ends)} ends"
-    elif any(event.aggregate_type == "STEP" for event in stream.events[ends[0].run_seq :]):
+    elif any(event.aggregate_type == "STEP" for event in events[ends[0].run_seq :]):
         yield f"run {run_id} has steps after its end"
-    for event in stream.events:
+    for event in events:
         if event.event_type == "RUN_PAUSED" and _data(event)["reason"] == "NON_DETERMINISTIC":
             yield f"run {run_id} replayed otherwise: {_data(event)['details']}"
-    yield from _check_steps(run_id, stream.events)
-    yield from _check_variables(run_id, stream.events)
-    yield from _check_waits(run_id, stream.events)
+    yield from _check_steps(run_id, events)
+    yield from _check_waits(run_id, events)
 
 
 def _check_steps(run_id: str, events: Sequence[Event]) -> Iterator[str]:
@@ -100,17 +102,22 @@ def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:
     kept: defaultdict[str, list[str]] = defaultdict(list)
     names: dict[str, str] = {}
     deadlines: dict[str, str] = {}
+    outcomes: set[str] = set()
     for event in events:
         data = _data(event)
         if event.event_type == "STEP_STARTED" and (data.get("wait") or {}).get("deadline"):
             deadlines[event.aggregate_id] = data["wait"]["deadline"]
+        if event.event_type == "STEP_STARTED" and data.get("wait") and not _waits_for_people(data):
+            outcomes |= {event.aggregate_id} if data["wait"].get("name") else set()
+        if event.aggregate_id in outcomes:
+            continue
         if _by_deadline(event, data) and event.occurred_at < datetime.fromisoformat(
             deadlines[event.aggregate_id]
         ):
             yield f"run {run_id}: {event.step_key} ended at {event.occurred_at}, before its deadline"
         if event.event_type == "SIGNAL_ACCEPTED" and data["kind"] == "ANSWER":
             kept[data["target"]].append(event.control_signal_id or "")
-        elif event.event_type == "STEP_STARTED" and (data.get("wait") or {}).get("name"):
+        elif event.event_type == "STEP_STARTED" and _waits_for_people(data):
             names[event.aggregate_id] = data["wait"]["name"]
         elif event.event_type in _STEP_ENDS and event.aggregate_id in names:
             answers = kept[names[event.aggregate_id]]
@@ -120,6 +127,11 @@ def _check_waits(run_id: str, events: Sequence[Event]) -> Iterator[str]:
                 answers[:1] = []
             elif data["error"]["code"] == "WAIT_TIMEOUT" and answers:
                 yield f"run {run_id}: {event.step_key} timed out though {answers} had come"
+
+
+def _waits_for_people(data: Any) -> bool:
+    name = (data.get("wait") or {}).get("name")
+    return name is not None and not name.startswith(EFFECT_WAIT)
 
 
 def _by_deadline(event: Event, data: Any) -> bool:
@@ -189,11 +201,53 @@ def _check_result(simulation: Simulation, started: Started) -> Iterator[str]:
         return
     if run.status == "FAILED" and scenario.fails:
         return
+    if _over_budget(simulation.data.streams[run.id]):
+        return
     if run.status != "COMPLETED":
         error = bytes(run.error_details or b"").decode()
         yield f"{started.key} ({run.id}) ended as {run.status}: {run.exit_reason} {error}"
     elif (result := msgspec.json.decode(run.result or b"null")) not in scenario.results:
         yield f"{started.key} ({run.id}) came to {result!r}, not to {scenario.results}"
+
+
+def _over_budget(stream: MemoryStream) -> bool:
+    """Whether the store was too slow for one of its steps, which then failed (§ENG-34)."""
+    return any(
+        event.event_type == "STEP_FAILED" and _data(event)["error"]["code"] == "WRITE_BUDGET_EXCEEDED"
+        for event in stream.events
+    )
+
+
+def _check_posts(simulation: Simulation) -> Iterator[str]:
+    """Effects through the outbox: none lost, none done twice, at most once means that (§OUT-3, §OUT-26)."""
+    world = simulation.world
+    applied = dict(world.applied)
+    asked: set[str] = set()
+    for stream in simulation.data.streams.values():
+        for effect in stream.of(Effect):
+            if effect.effect_type != "POST":
+                continue
+            key, text = effect.idempotency_key, msgspec.json.decode(effect.effect_spec)["text"]
+            asked.add(key)
+            requests = world.requests.get(key, [])
+            if set(requests) - {text}:
+                yield f"effect {effect.id} was sent as {set(requests)}"
+            if effect.delivery == "at_most_once" and len(requests) > 1:
+                yield f"effect {effect.id} is for once, and was sent {len(requests)} times"
+            if effect.status == "COMPLETED" and key not in applied:
+                yield f"effect {effect.id} is completed, and was never applied"
+            if effect.status not in ("COMPLETED", "CANCELLED"):
+                yield f"effect {effect.id} is left as {effect.status}"
+    if strays := set(world.requests) - asked:
+        yield f"nobody asked for {strays}"
+    order = [text for _, text in world.applied]
+    for started in simulation.started:
+        if started.scenario.handler == "takes_back" and simulation.state(started).compensations:
+            yield f"{started.key} has not taken everything back"
+        taken_back = [text.split()[-1] for text in order if text.startswith(f"{started.key} cancel ")]
+        expected = [thing for thing in ("car", "hotel", "flight") if thing in taken_back]
+        if taken_back != expected:
+            yield f"{started.key} took back {taken_back}, in this order"
 
 
 def _check_world(simulation: Simulation) -> Iterator[str]:

@@ -15,10 +15,10 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 import runstone as rs
-from runstone.core.commit import Commit
+from runstone.core.commit import Commit, StreamWrite
 from runstone.errors import OutcomeUnknown, StoreBusy
 from runstone.ports.clock import Clock
-from runstone.ports.store import Claim, Committed
+from runstone.ports.store import Claim, Committed, EffectClaim
 from runstone.runtime import Runtime
 from runstone.testing.clock import SeededIds
 from runstone.testing.loop import LoopClock, Node
@@ -27,6 +27,7 @@ from runstone.testing.memory import MemoryData, MemoryStore
 T = TypeVar("T")
 
 LEASE: Final = timedelta(seconds=6)
+_OUTCOMES: Final = ("EFFECT_EXECUTING", "EFFECT_COMPLETED", "EFFECT_FAILED", "EFFECT_OUTCOME_UNKNOWN")
 
 
 class Gone(Exception):
@@ -54,6 +55,8 @@ class Ledger:
     """Who owns which run, as the accepted claims and commits say; what was written against that."""
 
     owners: dict[str, tuple[str, int]] = field(default_factory=dict)
+    effects: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Who claimed which effect last, and the fence of that claim."""
     violations: list[str] = field(default_factory=list)
 
     def claimed(self, worker_id: str, claims: Sequence[Claim]) -> None:
@@ -65,10 +68,28 @@ class Ledger:
             if owner == worker_id and fences.get(run_id, fence) == fence + 1:
                 self.owners[run_id] = ("", fence + 1)
 
+    def effects_claimed(self, worker_id: str, claims: Sequence[EffectClaim]) -> None:
+        for claim in claims:
+            _, fence = self.effects.get(claim.effect.id, ("", 0))
+            if claim.fence <= fence:
+                self.violations.append(f"effect {claim.effect.id} was claimed at {claim.fence} after {fence}")
+            self.effects[claim.effect.id] = (worker_id, claim.fence)
+
+    def _outcomes(self, write: StreamWrite) -> None:
+        """Whoever moves an effect has the newest claim of it (§OUT-13)."""
+        for event in write.events:
+            if event.event_type in _OUTCOMES and event.actor.startswith("dispatcher:"):
+                owner, _ = self.effects.get(event.aggregate_id, ("", 0))
+                if event.actor != f"dispatcher:{owner}":
+                    self.violations.append(
+                        f"{event.actor} wrote {event.event_type} of {event.aggregate_id}, which {owner} has"
+                    )
+
     def committed(self, commit: Commit) -> None:
         for write in commit.writes:
             if write.kind != "RUN":
                 continue
+            self._outcomes(write)
             owner, fence = self.owners.get(write.stream_id, ("", 0))
             actors = {event.actor for event in write.events if event.actor.startswith("worker:")}
             if owner and actors - {f"worker:{owner}"}:
@@ -131,6 +152,26 @@ class Wire(MemoryStore):
         await self._answer()
         return count
 
+    async def claim_effects(self, worker_id: str, **more: Any) -> Sequence[EffectClaim]:
+        claims = await super().claim_effects(worker_id, **more)
+        self._ledger.effects_claimed(worker_id, claims)
+        await self._answer()
+        return claims
+
+    async def extend_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, lease: timedelta
+    ) -> Sequence[EffectClaim]:
+        claims = await super().extend_effects(worker_id, effect_ids, lease=lease)
+        await self._answer()
+        return claims
+
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        count = await super().release_effects(worker_id, effect_ids, until=until)
+        await self._answer()
+        return count
+
 
 class Machine:
     """A process with an app on it."""
@@ -162,6 +203,8 @@ class Machine:
             threads=False,
             jitter=random.random,
             worker_id=name,
+            services=app.services if worker else (),
+            calls=8,
         )
         app.attach(self.runtime)
         self._died: asyncio.Future[None] = asyncio.get_running_loop().create_future()

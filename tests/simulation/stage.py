@@ -22,6 +22,7 @@ from runstone.core.commands import (
     ReconcileEffect,
 )
 from runstone.core.commit import Context
+from runstone.core.effect import Effect
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ControlKind, ErrorInfo
 from runstone.core.state import RunState
@@ -145,19 +146,23 @@ class Stage:
     # Control signals
 
     def _retry_failed(self, started: Started) -> bool:
-        """Only a step that stopped its run: what a handler has seen fail stays as it was."""
-        state = self.state(started)
-        parked = [
-            state.steps[step_id].step_key
-            for key, step_id in state.latest_steps.items()
-            if state.steps[step_id].status == "FAILED"
-            and key.startswith("broken")
-            and key not in state.due_attempts
-        ]
-        if not parked or self._status(started) != "PAUSED":
+        """Only a step that parks its run: any other failure is for its handler to see."""
+        parked = sorted(key for key in self.state(started).unseen_failures if key.startswith("broken"))
+        if not parked:
             return False
         self._tell(started, "RETRY_STEP", target=parked[0])
         return True
+
+    def _retry_any(self, started: Started) -> None:
+        """Whatever failed: that a handler has seen it is for the engine to know (§ENG-29)."""
+        state = self.state(started)
+        failed = [
+            key
+            for key, step_id in state.latest_steps.items()
+            if state.steps[step_id].status == "FAILED" and not key.startswith("charge")  # it may, but once
+        ]
+        if failed:
+            self._tell(started, "RETRY_STEP", target=self.random.choice(failed))
 
     def _tell(self, started: Started, kind: ControlKind, **more: Any) -> None:
         self._errand(self._told(started, kind, self.ids(), **more))
@@ -176,9 +181,15 @@ class Stage:
 
     # Effects
 
-    def _outcome(self, effect_id: str, status: str, bad: bool) -> tuple[Command, ...]:
-        if status == "UNKNOWN":
-            return (ReconcileEffect(effect_id=effect_id, sent=True),)
+    def _for_people(self, effect: Effect) -> bool:
+        """Dispatchers take care of what they can; what is left needs somebody."""
+        return effect.is_open and (effect.effect_type != "POST" or effect.status == "UNKNOWN")
+
+    def _outcome(self, effect: Effect, bad: bool) -> tuple[Command, ...]:
+        effect_id = effect.id
+        if effect.status == "UNKNOWN":
+            sent = effect.effect_type != "POST" or effect.idempotency_key in self.world.requests
+            return (ReconcileEffect(effect_id=effect_id, sent=sent),)
         if not bad:
             return (CompleteEffect(effect_id=effect_id, executor="x", result=write({"ok": True})),)
         if self.random.random() < 0.3:

@@ -38,7 +38,7 @@ def test_the_corpus_leaves_no_kind_of_event_of_a_handler_out() -> None:
     simulation.run()
     seen = {item.event.event_type for item in simulation.data.log}
     runs = {f"RUN_{what}" for what in ["CREATED", "APPROVED", "STARTED", "PAUSED", "RESUMED", "SUSPENDED"]}
-    ends = {"RUN_VARIABLE_SET", "RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED"}
+    ends = {"RUN_VARIABLE_SET", "RUN_CONTINUED", "RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED"}
     steps = {f"STEP_{what}" for what in ["STARTED", "COMPLETED", "FAILED", "SKIPPED", "RETRIED"]}
     others = {"TOOL_CALLED", "TOOL_COMPLETED", "TOOL_FAILED", "EFFECT_REQUESTED", "SIGNAL_ACCEPTED"}
     assert runs | ends | steps | others <= seen

@@ -17,6 +17,7 @@ import pytest
 DIAGRAM = """
 errors <- core <- ports <- { stores · buses · caches · blobs · secrets } <- runtime
 ports <- { security · telemetry } <- { ingest · engine · outbox · feed · pipeline · audit } <- runtime
+runtime <- pipelines <- __init__
 errors <- settings <- runtime <- handle <- app <- __init__ <- { server · cli · testing }
 cli <- __main__
 """

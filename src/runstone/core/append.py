@@ -11,6 +11,7 @@ from runstone.core.contract import AppendResult
 from runstone.core.events import EventDraft, StreamKind
 from runstone.core.fold import run_fold, signal_fold
 from runstone.core.keys import content_hash
+from runstone.core.rows import queue_entry
 from runstone.core.state import RunState, SignalState
 
 _SIGNAL_EVENTS = frozenset(name for name, kind in CATALOGUE.types.items() if kind.AGGREGATE == "SIGNAL")
@@ -37,10 +38,10 @@ def append_write(
     if isinstance(state, SignalState):
         signal = signal_fold(state)
         signal.apply(event)
-        return signal_write(state, signal, (event,), fence), signal.freeze()
+        return signal_write(signal, (event,), fence), signal.freeze()
     run = run_fold(state)
     run.apply(event)
-    return run_write(state, run, (event,), fence), run.freeze()
+    return run_write(run, (event,), fence, queued=queue_entry(state)), run.freeze()
 
 
 def repeated(draft: EventDraft, run_seq: int, event_type: str, event_data: bytes) -> AppendResult:

@@ -23,7 +23,7 @@ _FIELDS: Final = EventDraft.__struct_fields__
 
 def seal(draft: EventDraft, run_seq: int, prev_hash: str) -> Event:
     """Gives a draft its place in a stream; its time is told in UTC from here on."""
-    codec.check_line(draft.event_data)
+    codec.check_line(bytes(draft.event_data))
     fields = dict(zip(_FIELDS, msgspec.structs.astuple(draft), strict=True))
     fields["occurred_at"] = draft.occurred_at.astimezone(UTC)
     return Event(**fields, run_seq=run_seq, prev_hash=prev_hash)

@@ -42,14 +42,18 @@ def encode(value: object) -> bytes:
     return _encode(value)
 
 
-def encode_struct(value: msgspec.Struct) -> bytes:
-    """The canonical bytes of a struct whose texts may be anybody's; its payloads were checked before."""
+def encode_line(value: msgspec.Struct) -> bytes:
+    """The canonical bytes, in one line, of a struct whose texts may be anybody's.
+
+    The payloads in it were checked before, but for line breaks between their values.
+    """
     try:
         encoded = _encode(value)
     except UnicodeEncodeError as error:
         raise InvalidPayload("", "text holds a lone surrogate") from error
     if b"\\u0000" in encoded:
         _check(json.loads(encoded), "", -_OWN_DEPTH)
+    check_line(encoded)
     return encoded
 
 
@@ -78,7 +82,7 @@ def _culprit(value: object, pointer: str, hook: Callable[[Any], Any] | None) -> 
         try:
             msgspec.to_builtins(item, order="sorted", enc_hook=hook)
         except (TypeError, ValueError):
-            return _culprit(item, f"{pointer}/{_escape(str(key))}", hook)
+            return _culprit(item, f"{pointer}/{escaped(str(key))}", hook)
         except RecursionError:
             break
     return pointer
@@ -109,16 +113,32 @@ def decode_as(raw: Raw | bytes, kind: type[_T]) -> _T:
         raise InvalidPayload(_pointer_of(error), str(error)) from error
 
 
-def check_line(payload: Raw) -> None:
-    """Refuses a payload with line breaks between its values: an event is one line wherever it is written."""
-    content = bytes(payload)
+def check_line(content: bytes) -> None:
+    """Refuses JSON with line breaks between its values: an event is one line wherever it is written."""
     if b"\n" in content or b"\r" in content:
         raise InvalidPayload("", "JSON with line breaks between its values: send it without")
 
 
 def check(value: object) -> None:
     """Refuses anything that strict I-JSON has no single reading for."""
-    _check(value, "", 0)
+    if not _is_plain(value, 0):
+        _check(value, "", 0)
+
+
+def _is_plain(value: object, depth: int) -> bool:
+    """Whether there is certainly nothing to refuse; if there may be, `_check` says what and where."""
+    if isinstance(value, str):
+        return value.isascii() and "\0" not in value
+    if isinstance(value, dict):
+        return depth < MAX_DEPTH and all(
+            isinstance(key, str) and key.isascii() and "\0" not in key and _is_plain(item, depth + 1)
+            for key, item in value.items()
+        )
+    if isinstance(value, list):
+        return depth < MAX_DEPTH and all(_is_plain(item, depth + 1) for item in value)
+    if isinstance(value, int):
+        return -MAX_INTEGER <= value <= MAX_INTEGER
+    return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
 def _check(value: object, pointer: str, depth: int) -> None:
@@ -139,7 +159,7 @@ def _check(value: object, pointer: str, depth: int) -> None:
                 if not isinstance(key, str):
                     raise InvalidPayload(pointer, f"object key {key!r} is not a string")
                 check_text(key, pointer)
-                _check(item, f"{pointer}/{_escape(key)}", depth + 1)
+                _check(item, f"{pointer}/{escaped(key)}", depth + 1)
         case list() | tuple():
             _check_depth(pointer, depth)
             for index, item in enumerate(value):
@@ -180,7 +200,8 @@ def _object(pairs: list[tuple[str, object]]) -> object:
     return _Repeated(repeated)
 
 
-def _escape(key: str) -> str:
+def escaped(key: str) -> str:
+    """A key as a JSON pointer writes it."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

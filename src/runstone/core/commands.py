@@ -24,7 +24,7 @@ from runstone.core.payloads import (
 )
 
 
-class _Command(msgspec.Struct, frozen=True, kw_only=True):
+class _Command(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     pass
 
 
@@ -252,6 +252,8 @@ class RequestEffect(_Command, frozen=True, kw_only=True):
     critical: bool = True
     delivery: DeliveryMode = "at_least_once"
     metadata: OptionalJson = UNSET
+    compensation: bool = False
+    """Only if the run fails or is cancelled."""
 
 
 class BeginEffect(_Command, frozen=True, kw_only=True):
@@ -286,6 +288,7 @@ class LoseEffect(_Command, frozen=True, kw_only=True):
 
     effect_id: str
     executor: str
+    error: ErrorInfo | None = None
 
 
 class ReconcileEffect(_Command, frozen=True, kw_only=True):

@@ -25,7 +25,6 @@ from runstone.core.keys import event_key
 from runstone.core.payloads import Payload
 from runstone.core.rows import Row, changed_rows, queue_entry
 from runstone.core.run import QueueEntry
-from runstone.core.state import RunState, SignalState, StreamState
 
 _Fold = TypeVar("_Fold", bound=StreamFold)
 
@@ -67,14 +66,23 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     engine_run_ref: Any = None
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What a commit makes of a run's lease; operational, not history."""
 
     owner: str | None
     attempts: int = 0
 
 
-class StreamWrite(msgspec.Struct, frozen=True, kw_only=True):
+class Hold(msgspec.Struct, frozen=True, gc=False):
+    """An outbox entry that the writer has claimed, and the fence of that claim; operational, not history."""
+
+    effect_id: str
+    fence: int
+    release: bool = True
+    """Whether the claim ends with this commit."""
+
+
+class StreamWrite(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What one commit does to one stream."""
 
     stream_id: str
@@ -91,9 +99,11 @@ class StreamWrite(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueEntry | None = None
     queue_changed: bool = False
     lease: Lease | None = None
+    holds: tuple[Hold, ...] = ()
+    """Outbox entries that have to be the writer's own still, or the commit is refused (§OUT-13)."""
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """Writes to several streams: all of them, or none."""
 
     writes: tuple[StreamWrite, ...]
@@ -144,6 +154,8 @@ class StreamWriter(Generic[_Fold]):
         self.events: list[Event] = []
         self.journal = self.events if journal is None else journal
         """Where writers of one commit note their events together, in the order of recording."""
+        self._run_id = fold.stream_id if isinstance(fold, RunFold) else None
+        self._trace_id = correlation_id.replace("-", "")
 
     def record(
         self,
@@ -158,25 +170,24 @@ class StreamWriter(Generic[_Fold]):
     ) -> Event:
         """Adds one event, caused by `cause` or else by the last event of the same entity."""
         fold, context = self.fold, self.context
-        aggregate_id = fold.stream_id if aggregate_id is None else aggregate_id
+        aggregate_id = aggregate_id or fold.stream_id
         if aggregate_id not in fold.causes:
             check_id(aggregate_id)
         if step_key is not None:
             codec.check_text(step_key, "/step_key")
         run_seq = fold.last_seq + 1
-        payload = Raw(codec.encode_struct(data))
-        codec.check_line(payload)
+        now, last_at = context.now, fold.last_at
         event_id = context.new_id()
         event = Event(
             id=event_id,
             tenant_id=fold.tenant_id,
             stream_id=fold.stream_id,
-            run_id=fold.stream_id if isinstance(fold, RunFold) else None,
+            run_id=self._run_id,
             event_type=data.EVENT_TYPE,
             event_version=data.VERSION,
             aggregate_type=data.AGGREGATE,
             aggregate_id=aggregate_id,
-            event_data=payload,
+            event_data=Raw(codec.encode_line(data)),
             idempotency_key=event_key(
                 fold.stream_id,
                 data.EVENT_TYPE,
@@ -188,19 +199,24 @@ class StreamWriter(Generic[_Fold]):
             correlation_id=self.correlation_id,
             causation_id=cause or fold.causes.get(aggregate_id),
             actor=context.actor,
-            occurred_at=max(context.now, fold.last_at) if fold.last_at else context.now,
+            occurred_at=now if last_at is None or last_at < now else last_at,
             step_key=step_key,
             logical_attempt=logical_attempt,
             engine_attempt=context.engine_attempt,
             control_signal_id=control_signal_id,
             adapter_version=context.adapter_version,
             engine_run_ref=context.engine_run_ref,
-            trace_id=context.trace_id or self.correlation_id.replace("-", ""),
+            trace_id=context.trace_id or self._trace_id,
             span_id=context.span_id or span_of(self.journal[0].id if self.journal else event_id),
             run_seq=run_seq,
             prev_hash=fold.seal_head(),
         )
         return self._take(event)
+
+    def hand_over(self) -> None:
+        """What was recorded has gone into a commit."""
+        self.events.clear()
+        self.fold.mark()
 
     def _take(self, event: Event) -> Event:
         """Folds the event from its bytes: what could not be read back is refused before it is written."""
@@ -222,49 +238,53 @@ def _occurrence(event_type: str, control_signal_id: str | None, run_seq: int, ge
     return control_signal_id or str(run_seq)
 
 
-def signal_write(
-    before: SignalState, after: SignalFold, events: Sequence[Event], fence: int = 0
-) -> StreamWrite:
-    """What these events make of a signal's stream."""
-    changed = after.signal is not None and after.signal is not before.signal
+def signal_write(fold: SignalFold, events: Sequence[Event], fence: int = 0) -> StreamWrite:
+    """What these events, folded since the last mark, make of a signal's stream."""
     return StreamWrite(
-        **_stream(before, after, events, fence),
+        stream_id=fold.stream_id,
+        tenant_id=fold.tenant_id,
         kind="SIGNAL",
-        rows=(after.signal,) if changed and after.signal else (),
+        expected_seq=fold.marked_seq,
+        fence=fence,
+        events=tuple(events),
+        last_seq=fold.last_seq,
+        head=fold.seal_head(),
+        last_at=_moment(fold),
+        rows=(fold.signal,) if fold.changed and fold.signal else (),
     )
 
 
 def run_write(
-    before: RunState,
-    after: RunFold,
+    fold: RunFold,
     events: Sequence[Event],
     fence: int = 0,
     *,
+    queued: QueueEntry | None,
     raise_fence: bool = False,
     lease: Lease | None = None,
+    holds: tuple[Hold, ...] = (),
 ) -> StreamWrite:
-    """What these events make of a run's stream."""
-    queue = queue_entry(after)
+    """What these events, folded since the last mark, make of a run's stream; `queued`: its place then."""
+    queue = queue_entry(fold)
     return StreamWrite(
-        **_stream(before, after, events, fence),
+        stream_id=fold.stream_id,
+        tenant_id=fold.tenant_id,
         kind="RUN",
+        expected_seq=fold.marked_seq,
+        fence=fence,
         raise_fence=raise_fence,
-        rows=changed_rows(before, after),
+        events=tuple(events),
+        last_seq=fold.last_seq,
+        head=fold.seal_head(),
+        last_at=_moment(fold),
+        rows=changed_rows(fold),
         queue=queue,
-        queue_changed=queue != queue_entry(before),
+        queue_changed=queue != queued,
         lease=lease,
+        holds=holds,
     )
 
 
-def _stream(before: StreamState, after: StreamFold, events: Sequence[Event], fence: int) -> dict[str, Any]:
-    """What the writes of all streams share."""
-    return {
-        "stream_id": after.stream_id,
-        "tenant_id": after.tenant_id,
-        "expected_seq": before.last_seq,
-        "fence": fence,
-        "events": tuple(events),
-        "last_seq": after.last_seq,
-        "head": after.seal_head(),
-        "last_at": after.last_at,
-    }
+def _moment(fold: StreamFold) -> datetime:
+    assert fold.last_at is not None, "only a stream with events is written"
+    return fold.last_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -10,8 +11,16 @@ from msgspec import Raw
 from runstone.core.payloads import DeliveryMode
 from runstone.core.transitions import EffectStatus
 
+EFFECT_WAIT: Final = "effect:"
+"""How the name of a wait begins that an effect's outcome ends; the effect's id follows."""
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+
+def effect_wait(effect_id: str) -> str:
+    """The name of the wait for an effect's outcome."""
+    return EFFECT_WAIT + effect_id
+
+
+class Effect(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `effects`."""
 
     id: str
@@ -39,8 +48,28 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its run has to wait for it before it can end."""
         return self.status in ("PENDING", "EXECUTING", "FAILED", "UNKNOWN")
 
+    @property
+    def has_outcome(self) -> bool:
+        """Whether who waits for it can be told: done, given up, or withdrawn."""
+        return self.status in ("COMPLETED", "DEAD_LETTER", "CANCELLED")
 
-class OutboxEntry(msgspec.Struct, frozen=True, kw_only=True):
+
+class Compensation(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """An effect that is asked for only if its run fails or is cancelled (§OUT-43)."""
+
+    id: str
+    step_id: str
+    step_key: str | None
+    event_id: str
+    effect_type: str
+    effect_spec: Raw
+    idempotency_key: str
+    max_retries: int
+    delivery: DeliveryMode
+    metadata: Raw | None
+
+
+class OutboxEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `outbox_events`, its lease columns apart."""
 
     id: str

@@ -19,7 +19,7 @@ StreamKind: TypeAlias = Literal["SIGNAL", "RUN"]
 Attempt: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-class EventDraft(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EventDraft(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """A fact that has no place in a stream yet."""
 
     id: Annotated[Id, Meta(description="Unique over all events of all tenants; a UUIDv7.")]

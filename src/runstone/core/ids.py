@@ -33,9 +33,14 @@ DEFAULT_TENANT: Final = "00000000-0000-7000-8000-000000000001"
 _FORM: Final = re.compile(UUID_PATTERN)
 
 
+def is_id(text: str) -> bool:
+    """Whether a text has the form of an id."""
+    return _FORM.match(text) is not None
+
+
 def check_id(text: str) -> None:
     """Refuses what is no id."""
-    if not _FORM.match(text):
+    if not is_id(text):
         raise InvalidPayload("", f"{text!r} is no UUID in its lower-case form")
 
 
@@ -43,13 +48,9 @@ def uuid7(unix_ms: int, entropy: bytes) -> str:
     """A UUIDv7 from a time and ten random bytes."""
     if len(entropy) != 10:
         raise ValueError("a UUIDv7 takes ten random bytes")
-    tail = int.from_bytes(entropy, "big")
-    value = (
-        (unix_ms & 0xFFFF_FFFF_FFFF) << 80
-        | 0x7 << 76
-        | (tail >> 68 & 0xFFF) << 64
-        | 0b10 << 62
-        | tail & 0x3FFF_FFFF_FFFF_FFFF
-    )
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    time, tail = f"{unix_ms & 0xFFFF_FFFF_FFFF:012x}", entropy.hex()
+    return f"{time[:8]}-{time[8:]}-7{tail[:3]}-{_VARIANT[tail[4]]}{tail[5:8]}-{tail[8:]}"
+
+
+_VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
+"""The two highest bits of this digit are the variant's, the others random."""

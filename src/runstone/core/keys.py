@@ -7,8 +7,12 @@ same thing.
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Final
+from uuid import UUID
 
 from msgspec import Raw
+
+from runstone.core.ids import is_id
 
 
 def event_key(
@@ -32,11 +36,21 @@ def effect_key(
     return digest(tenant_id, run_id, step_key, str(ordinal), effect_type, content_hash(spec))
 
 
+def step_call_key(tenant_id: str, run_id: str, step_key: str) -> str:
+    """What a step does outside, whichever attempt at it: for others to know a repetition by."""
+    return digest(tenant_id, run_id, step_key)
+
+
 def run_request_key(
     tenant_id: str, project: str, environment: str, plan_id: str, plan_version: str, run_request_id: str
 ) -> str:
     """One request to start one run."""
     return digest(tenant_id, project, environment, plan_id, plan_version, run_request_id)
+
+
+def control_signal_id(run_id: str, given: str) -> str:
+    """The id of a control signal to a run, from what its sender calls it; an id is its own."""
+    return given if is_id(given) else str(UUID(hex=digest(run_id, given)[:32], version=4))
 
 
 def tool_cache_key(tenant_id: str, tool_name: str, arguments: Raw | bytes) -> str:
@@ -51,9 +65,16 @@ def content_hash(content: Raw | bytes) -> str:
 
 def digest(*fields: str) -> str:
     """SHA-256 over length-prefixed fields."""
-    parts: list[bytes] = []
-    for field in fields:
-        encoded = field.encode()
-        parts.append(len(encoded).to_bytes(4, "big"))
-        parts.append(encoded)
-    return sha256(b"".join(parts)).hexdigest()
+    whole = b"".join([_LENGTHS[len(field)] + field for field in map(str.encode, fields)])
+    return sha256(whole).hexdigest()
+
+
+class _Lengths(dict[int, bytes]):
+    """Lengths as four bytes, each computed once."""
+
+    def __missing__(self, length: int) -> bytes:
+        self[length] = length.to_bytes(4, "big")
+        return self[length]
+
+
+_LENGTHS: Final = _Lengths()

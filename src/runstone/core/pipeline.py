@@ -15,7 +15,9 @@ import msgspec
 from runstone.core.events import Event
 from runstone.core.payloads import (
     ArtifactInvalidated,
+    ArtifactRevalidated,
     ArtifactWritten,
+    CommitRecorded,
     ErrorInfo,
     InvalidStateTransition,
     IssueOpened,
@@ -50,16 +52,40 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stale_because: str | None = None
 
 
-class WorkItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A piece of work and what became of it."""
+class Try(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One try at a piece of work and what became of it."""
 
     status: WorkItemStatus
     worker: str
-    starts: int = 1
     started_at: datetime
     ended_at: datetime | None = None
+    forced: bool = False
+    inputs: Mapping[str, str] = {}
     outputs: tuple[str, ...] = ()
     error: ErrorInfo | None = None
+    reused_from: str | None = None
+
+
+class WorkItem(Try, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of work: its latest try, and those before it.
+
+    None is left out: what bounds them is what bounds the log.
+    """
+
+    starts: int = 1
+    earlier: tuple[Try, ...] = ()
+
+    @property
+    def tries(self) -> tuple[Try, ...]:
+        """The whole history, the oldest first."""
+        return (*self.earlier, _as_try(self))
+
+    @property
+    def last_done(self) -> Try | None:
+        """The latest try that was completed."""
+        if self.status == "DONE":
+            return self
+        return next((found for found in reversed(self.tries) if found.status == "DONE"), None)
 
 
 class Issue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -69,10 +95,22 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str
     severity: IssueSeverity
     message: str = ""
+    item: str | None = None
     status: IssueStatus = "OPEN"
     opened_at: datetime
     resolved_at: datetime | None = None
     resolution: str = ""
+
+
+class RecordedCommit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A commit that the run made in a version control system."""
+
+    sha: str
+    repository: str = ""
+    branch: str = ""
+    message: str = ""
+    item: str | None = None
+    ts: datetime
 
 
 class PipelineState(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,10 +119,13 @@ class PipelineState(msgspec.Struct, frozen=True, kw_only=True):
     run_state: str | None = None
     visits: Mapping[str, int] = {}
     """How often each state was entered: what bounds a loop, whatever was rewound."""
+    entered: Mapping[str, int] = {}
+    """The `run_seq` at which each state was last entered or rewound to: which stable state was the last."""
     section_states: Mapping[str, str] = {}
     artifacts: Mapping[str, Artifact] = {}
     work_items: Mapping[str, WorkItem] = {}
     issues: Mapping[str, Issue] = {}
+    commits: tuple[RecordedCommit, ...] = ()
 
 
 class FolderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +134,13 @@ class FolderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     last_seq: int
     run_state: str | None
+    visits: Mapping[str, int]
+    entered: Mapping[str, int]
     section_states: Mapping[str, str]
     artifacts_index: Mapping[str, Artifact]
     work_items: Mapping[str, WorkItem]
     issues: tuple[Issue, ...]
+    commits: tuple[RecordedCommit, ...]
 
 
 def folder_snapshot(run_id: str, last_seq: int, state: PipelineState | None) -> FolderSnapshot:
@@ -106,10 +150,13 @@ def folder_snapshot(run_id: str, last_seq: int, state: PipelineState | None) -> 
         run_id=run_id,
         last_seq=last_seq,
         run_state=state.run_state,
+        visits=state.visits,
+        entered=state.entered,
         section_states=state.section_states,
         artifacts_index=state.artifacts,
         work_items=state.work_items,
         issues=tuple(state.issues.values()),
+        commits=state.commits,
     )
 
 
@@ -120,20 +167,28 @@ class PipelineFold:
         state = state or PipelineState()
         self.run_state = state.run_state
         self.visits = dict(state.visits)
+        self.entered = dict(state.entered)
         self.sections = dict(state.section_states)
         self.artifacts = dict(state.artifacts)
         self.work_items = dict(state.work_items)
         self.issues = dict(state.issues)
+        self.commits = list(state.commits)
 
     def freeze(self) -> PipelineState:
         return PipelineState(
             run_state=self.run_state,
             visits=self.visits,
+            entered=self.entered,
             section_states=self.sections,
             artifacts=self.artifacts,
             work_items=self.work_items,
             issues=self.issues,
+            commits=tuple(self.commits),
         )
+
+    def view(self) -> PipelineState:
+        """The state so far, on containers that later events leave alone."""
+        return PipelineFold(self.freeze()).freeze()
 
     def apply(self, event: Event, data: Payload) -> None:
         match data:
@@ -160,18 +215,39 @@ class PipelineFold:
                 self.artifacts[data.name] = msgspec.structs.replace(
                     artifact, stale=True, stale_because=data.because
                 )
+            case ArtifactRevalidated():
+                artifact = _known(self.artifacts, "artifact", data.name)
+                self.artifacts[data.name] = msgspec.structs.replace(artifact, stale=False, stale_because=None)
+            case CommitRecorded():
+                self.commits.append(
+                    RecordedCommit(
+                        sha=data.sha,
+                        repository=data.repository,
+                        branch=data.branch,
+                        message=data.message,
+                        item=data.item,
+                        ts=event.occurred_at,
+                    )
+                )
             case WorkItemStarted():
                 before = self.work_items.get(data.item)
                 self.work_items[data.item] = WorkItem(
                     status="RUNNING",
                     worker=data.worker,
-                    starts=before.starts + 1 if before else 1,
                     started_at=event.occurred_at,
+                    forced=data.forced,
+                    inputs=data.inputs,
+                    starts=before.starts + 1 if before else 1,
+                    earlier=before.tries if before else (),
                 )
             case WorkItemCompleted():
                 item = _known(self.work_items, "work item", data.item)
                 self.work_items[data.item] = msgspec.structs.replace(
-                    item, status="DONE", ended_at=event.occurred_at, outputs=data.outputs
+                    item,
+                    status="DONE",
+                    ended_at=event.occurred_at,
+                    outputs=data.outputs,
+                    reused_from=data.reused_from,
                 )
             case WorkItemFailed():
                 item = _known(self.work_items, "work item", data.item)
@@ -184,6 +260,7 @@ class PipelineFold:
                     code=data.code,
                     severity=data.severity,
                     message=data.message,
+                    item=data.item,
                     opened_at=event.occurred_at,
                 )
             case _:
@@ -197,6 +274,11 @@ class PipelineFold:
         if from_state != self.run_state:
             raise StateTransitionError("run state", event.stream_id, self.run_state, to_state)
         self.run_state = to_state
+        self.entered[to_state] = event.run_seq
+
+
+def _as_try(item: WorkItem) -> Try:
+    return Try(**{field: getattr(item, field) for field in Try.__struct_fields__})
 
 
 def _known(found: Mapping[str, _T], what: str, name: str) -> _T:

@@ -34,6 +34,25 @@ TABLES: Final[dict[type[Row], str]] = {
 }
 """The table of each kind of row, parents before children."""
 
+CHANGING: Final[dict[type[Row], tuple[str, ...]]] = {
+    Signal: ("processed_at", "status"),
+    Run: (
+        *("started_at", "completed_at", "status", "exit_reason", "error_details", "result"),
+        *("orchestrator_version", "engine_run_ref", "generation", "total_steps", "failed_steps"),
+    ),
+    Step: ("completed_at", "status", "output_result", "error_details", "skip_reason", "artifacts"),
+    StepCorrection: (),
+    Effect: (
+        *("executed_at", "status", "execution_result", "error_details", "retry_count", "next_retry_at"),
+    ),
+    OutboxEntry: (
+        *("processed_at", "status", "result", "error_details", "retry_count", "next_retry_at"),
+    ),
+    ToolCall: ("completed_at", "status", "result", "error_details", "execution_duration_ms", "cache_hit"),
+    QueueEntry: ("code_rank", "started", "wake_at", "news_seq"),
+}
+"""What events can change of a row that is there: a store need not write the rest again, nor its indexes."""
+
 
 def queue_entry(state: RunState | RunFold) -> QueueEntry | None:
     """The run's place in the queue; none once it has ended."""
@@ -53,21 +72,17 @@ def queue_entry(state: RunState | RunFold) -> QueueEntry | None:
     )
 
 
-def changed_rows(before: RunState, after: RunFold) -> tuple[Row, ...]:
-    """The rows that differ now from what they were before."""
+def changed_rows(fold: RunFold) -> tuple[Row, ...]:
+    """The rows that were made or changed since the fold's last mark."""
     rows: list[Row] = []
-    if after.run is not None and after.run is not before.run:
-        rows.append(after.run)
-    for entity_id in after.touched:
-        if (step := after.steps.get(entity_id)) is not before.steps.get(entity_id) and step:
-            rows.append(step)
-        if (correction := after.corrections.get(entity_id)) and entity_id not in before.corrections:
-            rows.append(correction)
-        if (call := after.tool_calls.get(entity_id)) is not before.tool_calls.get(entity_id) and call:
-            rows.append(call)
-        if (effect := after.effects.get(entity_id)) is not before.effects.get(entity_id) and effect:
-            rows.append(effect)
-            rows.append(outbox_entry(effect))
+    if fold.run is not None and fold.run_changed:
+        rows.append(fold.run)
+    rows += map(fold.steps.__getitem__, fold.steps.changed)
+    rows += map(fold.corrections.__getitem__, fold.corrections.changed)
+    rows += map(fold.tool_calls.__getitem__, fold.tool_calls.changed)
+    for effect_id in fold.effects.changed:
+        effect = fold.effects[effect_id]
+        rows += (effect, outbox_entry(effect))
     return tuple(rows)
 
 

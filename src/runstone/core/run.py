@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import cache
 
 import msgspec
 from msgspec import Raw
@@ -11,7 +12,7 @@ from runstone.core.payloads import RunType
 from runstone.core.transitions import RunStatus
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `runs`."""
 
     id: str
@@ -42,7 +43,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Raw | None
 
 
-class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
+class QueueEntry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `run_queue`, its lease columns apart: what is left to do for an unfinished run."""
 
     run_id: str
@@ -56,6 +57,7 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
     news_seq: int
 
 
+@cache
 def code_rank(version: str) -> str:
     """A version as text that sorts as versions do, so that SQL can compare: `1.10` is above `1.9`."""
     return ".".join(map(_sortable, version.split(".")))

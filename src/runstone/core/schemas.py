@@ -13,6 +13,7 @@ import msgspec
 from runstone.core.bundle import Manifest
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.contract import CONTRACT_VERSION, AppendResult, CanonicalEngineEvent
+from runstone.core.effect_specs import BUILT_IN
 from runstone.core.events import Event
 from runstone.core.payloads import InputContext, OutputResult, Payload
 from runstone.core.pipeline import FolderSnapshot
@@ -30,7 +31,7 @@ DOCUMENTS: Final[dict[str, type]] = {
     "input_context": InputContext,
     "output_result": OutputResult,
 }
-"""The name of each schema and the type it describes; payloads come on top, one per type of event."""
+"""The name of each schema and the type it describes; payloads and effects come on top, one per type."""
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -38,6 +39,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     found = {f"{name}.schema.json": _schema(name, kind) for name, kind in DOCUMENTS.items()}
     for event_type, payload in sorted(CATALOGUE.types.items()):
         found[f"payloads/{event_type}.schema.json"] = _payload_schema(event_type, payload)
+    for spec in BUILT_IN:
+        found[f"effects/{spec.EFFECT_TYPE}.schema.json"] = _schema(spec.EFFECT_TYPE, spec)
     return found
 
 

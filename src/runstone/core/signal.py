@@ -11,7 +11,7 @@ from runstone.core.payloads import SignalType
 from runstone.core.transitions import SignalStatus
 
 
-class Signal(msgspec.Struct, frozen=True, kw_only=True):
+class Signal(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `signals`."""
 
     id: str

@@ -14,13 +14,16 @@ import msgspec
 from msgspec import Raw
 
 from runstone.core.chain import GENESIS
-from runstone.core.effect import Effect
+from runstone.core.effect import Compensation, Effect
 from runstone.core.ids import Id
 from runstone.core.pipeline import PipelineState
 from runstone.core.run import Run
 from runstone.core.signal import Signal
 from runstone.core.step import Step, StepCorrection
 from runstone.core.toolcall import ToolCall
+
+CONTROLS_A_MINUTE: Final = 60
+"""How many control signals a run takes within a minute (§ENG-27)."""
 
 FOLD_VERSION: Final = 1
 """Rises when the same events give other rows; `runstone db rebuild` then makes them again."""
@@ -53,7 +56,7 @@ class SignalState(StreamState, frozen=True, kw_only=True):
     """The event that holds the signal's payload."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An answer that came before its wait."""
 
     control_signal_id: str
@@ -81,16 +84,28 @@ class RunState(StreamState, frozen=True, kw_only=True):
     effects: Mapping[str, Effect] = {}
     effect_keys: Mapping[str, str] = {}
     """The effect that each idempotency key stands for."""
+    compensations: Mapping[str, Compensation] = {}
+    """What is asked for only if the run does not complete, by the id it will have, in the order of registering."""
+    compensating: str | None = None
+    """The compensation that was asked for last."""
     tool_calls: Mapping[str, ToolCall] = {}
     variables: Mapping[str, Raw] = {}
     variable_sets: int = 0
     """How often the current generation has set a variable."""
     carry: Raw | None = None
     """What the generation before handed over."""
+    continued: tuple[datetime, str] | None = None
+    """When the current generation began, and by which event; none for the first."""
     answers: Mapping[str, tuple[Answer, ...]] = {}
     """Answers that no wait has taken yet, by name, the oldest first."""
     controls: Mapping[str, str] = {}
     """The event that answered each control signal, by the signal's id."""
+    control_times: tuple[datetime, ...] = ()
+    """When the latest control signals came that authorization let through, as many as a minute may have."""
+    denied_times: tuple[datetime, ...] = ()
+    """The same of those it did not let through: nobody uses up what others may send."""
+    unseen_failures: frozenset[str] = frozenset()
+    """Steps whose failure came as their run paused: the handler has not seen it, so it may be undone."""
     cursor: str | None = None
     """The event that lets the handler go on: what its next step was caused by."""
     last_output: tuple[str, str] | None = None

@@ -11,7 +11,7 @@ from runstone.core.payloads import StepType
 from runstone.core.transitions import StepStatus
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class Step(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `steps`."""
 
     id: str
@@ -40,7 +40,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Raw | None
 
 
-class StepCorrection(msgspec.Struct, frozen=True, kw_only=True):
+class StepCorrection(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `step_corrections`: a later version of a finished step's output."""
 
     id: str

@@ -12,7 +12,7 @@ from runstone.core.state import RunState, SignalState
 from runstone.errors import UnreadableEvent
 
 
-class StreamHead(msgspec.Struct, frozen=True, kw_only=True):
+class StreamHead(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The append authority of one stream: the row that every commit is compared with."""
 
     stream_id: str
@@ -24,7 +24,7 @@ class StreamHead(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
 
 
-class Stream(msgspec.Struct, frozen=True, kw_only=True):
+class Stream(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A stream as it was at one moment."""
 
     head: StreamHead

@@ -10,7 +10,7 @@ from msgspec import Raw
 from runstone.core.transitions import ToolCallStatus
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One row of `tool_calls`."""
 
     id: str

@@ -9,23 +9,28 @@ import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, overload
+from typing import Any, Final, Literal, NoReturn, TypeVar, overload
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from runstone.core import commands
+from runstone.core.effect import EFFECT_WAIT, effect_wait
 from runstone.core.effect_specs import EffectSpec
 from runstone.core.payloads import OutputResult, WaitSpec
+from runstone.core.retry import RetryPolicy
 from runstone.core.step import Step
 from runstone.engine.cache import ResultCache
+from runstone.engine.current import CURRENT_STEP, CurrentStep
 from runstone.engine.execution import Execution
 from runstone.engine.failures import raise_failure
-from runstone.engine.functions import Callee, P, R, checked_duration
-from runstone.engine.requests import Perform, Recall, StepRequest, value_of
+from runstone.engine.functions import Callee, P, R, checked_duration, checked_text
+from runstone.engine.requests import Begun, Perform, Recall, StepRequest, value_of
 from runstone.engine.scope import current_scope
 from runstone.engine.values import Shape, write
-from runstone.errors import InvalidPayload, RegistrationError, StepFailed
+from runstone.errors import EffectFailed, InvalidPayload, RegistrationError, StepFailed
 from runstone.ports.clock import Clock
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
 T = TypeVar("T")
 T1 = TypeVar("T1")
@@ -44,6 +49,8 @@ class Run:
         threads: Executor | None,
         emit: Callable[[str, Any], None],
         cache: ResultCache | None = None,
+        requested: Callable[[], None] = lambda: None,
+        check_carry: Callable[[Raw], None] = lambda carry: None,
     ) -> None:
         state = execution.state
         assert state.run is not None
@@ -56,6 +63,8 @@ class Run:
         self._threads = threads
         self._emit = emit
         self._cache = cache or ResultCache(clock)
+        self._requested = requested
+        self._check_carry = check_carry
         self._variables: dict[str, Raw] = {}
         self._sets = 0
         self._recorded_sets = state.variable_sets
@@ -72,13 +81,14 @@ class Run:
             )
         arguments = callee.signature.pack(args, kwargs)
         is_tool = callee.step_type == "TOOL_SEQUENCE"
+        key = scope.key(callee.name)
         request = StepRequest(
-            key=scope.key(callee.name),
+            key=key,
             step_type=callee.step_type,
             arguments=arguments,
             specialist_id=None if is_tool else callee.name,
             tool_name=callee.name if is_tool else None,
-            perform=self._performer(callee, arguments),
+            perform=self._performer(callee, key, arguments),
             recall=self._recaller(callee, arguments),
             options=callee.call_options,
         )
@@ -86,17 +96,22 @@ class Run:
         result: R = callee.signature.result.read(self._value(step))
         return result
 
-    def _performer(self, callee: Callee[Any, Any], arguments: Raw) -> Perform:
+    def _performer(self, callee: Callee[Any, Any], key: str, arguments: Raw) -> Perform:
         """The call itself, on values that have been through the log's bytes."""
 
-        async def perform() -> Raw:
+        async def perform(begun: Begun | None) -> Raw:
             given = callee.signature.unpack(arguments)
+            CURRENT_STEP.set(self._current(key))
             if callee.is_async:
+                if begun is not None:
+                    begun()
                 return checked(await callee.function(**given))
-            call = functools.partial(contextvars.copy_context().run, _call, callee.function, given)
             if self._threads is None:
-                return checked(call())
-            return checked(await asyncio.get_running_loop().run_in_executor(self._threads, call))
+                return checked(_call(callee.function, given, begun))
+            loop = asyncio.get_running_loop()
+            told = begun and functools.partial(loop.call_soon_threadsafe, begun)
+            call = functools.partial(contextvars.copy_context().run, _call, callee.function, given, told)
+            return checked(await loop.run_in_executor(self._threads, call))
 
         def checked(value: object) -> Raw:
             """What could not be read back must not be recorded as a success."""
@@ -108,6 +123,16 @@ class Run:
 
         holds = callee.call_options.cache_ttl
         return perform
+
+    def _current(self, key: str) -> CurrentStep:
+        return CurrentStep(
+            run_id=self.id,
+            tenant_id=self.tenant_id,
+            step_key=key,
+            logical_attempt=self._execution.attempts.number(key),
+            engine_attempt=self._execution.engine_attempt,
+            emit=functools.partial(self._emit, self.id),
+        )
 
     def _recaller(self, callee: Callee[Any, Any], arguments: Raw) -> Recall | None:
         if callee.call_options.cache_ttl is None:
@@ -126,29 +151,119 @@ class Run:
             decided = Shape(Any, f"decision {name!r}").read(self._value(step))
         return decided
 
+    @overload
     async def effect(
-        self, spec: EffectSpec, *, key: str | None = None, critical: bool = True, at_most_once: bool = False
-    ) -> str:
-        """Asks for something outside; returns its id once the request is durable."""
+        self,
+        spec: EffectSpec,
+        *,
+        key: str | None = None,
+        critical: bool = True,
+        at_most_once: bool = False,
+        retry: RetryPolicy | None = None,
+        wait: Literal[False] = False,
+    ) -> str: ...
+    @overload
+    async def effect(
+        self,
+        spec: EffectSpec,
+        *,
+        key: str | None = None,
+        critical: bool = False,
+        at_most_once: bool = False,
+        retry: RetryPolicy | None = None,
+        wait: Literal[True],
+        timeout: timedelta | None = None,
+    ) -> Any: ...
+    async def effect(
+        self,
+        spec: EffectSpec,
+        *,
+        key: str | None = None,
+        critical: bool | None = None,
+        at_most_once: bool = False,
+        retry: RetryPolicy | None = None,
+        wait: bool = False,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        """Asks for something outside; returns its id once the request is durable.
+
+        With `wait`, waits until it is done and returns its result; the run leaves memory meanwhile.
+        `EffectFailed` when it was given up, `WaitTimeout` when it takes longer than `timeout`. A dead
+        letter fails the run unless it is not `critical`; one that was waited for has told the handler.
+        """
+        step = await self._ask(
+            spec.effect_name(),
+            spec,
+            key=key,
+            critical=not wait if critical is None else critical,
+            at_most_once=at_most_once,
+            retry=retry,
+        )
+        effect_id = self._effect_id(step, key)
+        if not self._execution.replaying:
+            self._requested()
+        return await self._outcome(spec, effect_id, timeout) if wait else effect_id
+
+    async def compensate(
+        self, spec: EffectSpec, *, at_most_once: bool = False, retry: RetryPolicy | None = None
+    ) -> None:
+        """Says what makes good for what was done so far, should the run fail or be cancelled.
+
+        Then these effects are asked for one after the other, the latest first. A run that completes
+        asks for none of them.
+        """
+        name = f"compensate:{spec.effect_name()}"
+        await self._ask(name, spec, at_most_once=at_most_once, retry=retry, compensation=True)
+
+    async def _ask(
+        self,
+        name: str,
+        spec: EffectSpec,
+        *,
+        at_most_once: bool,
+        retry: RetryPolicy | None,
+        key: str | None = None,
+        critical: bool = True,
+        compensation: bool = False,
+    ) -> Step:
         scope = current_scope()
-        step_key = scope.key(spec.effect_name())
+        step_key = scope.key(name)
+        checked = spec.checked()
+        policy = retry or spec.RETRIES
         effect = commands.RequestEffect(
             step_key=step_key,
             effect_type=spec.EFFECT_TYPE,
-            spec=spec.checked(),
+            spec=checked,
             effect_key=key,
+            max_retries=None if policy is None else policy.max_retries,
             critical=critical,
             delivery="at_most_once" if at_most_once else "at_least_once",
+            metadata=UNSET if retry is None else write({"retry": _backoff(retry)}),
+            compensation=compensation,
         )
         request = StepRequest(
             key=step_key,
             step_type="EFFECT_REQUEST",
-            arguments=write(spec.checked()),
-            output=OutputResult(effect_spec=write(spec.checked())),
+            arguments=write(checked),
+            output=OutputResult(effect_spec=write(checked)),
             effect=effect,
         )
-        step = self._succeeded(await self._execution.step(scope, request))
-        return self._effect_id(step, key)
+        return self._succeeded(await self._execution.step(scope, request))
+
+    async def _outcome(self, spec: EffectSpec, effect_id: str, timeout: timedelta | None) -> Any:
+        """Waits for what becomes of an effect: a wait that nobody but the outbox answers (§OUT-41)."""
+        checked_duration("timeout", timeout)
+        scope = current_scope()
+        request = StepRequest(
+            key=scope.key(f"{spec.effect_name()}:outcome"),
+            step_type="WAIT",
+            arguments=write({"effect": effect_id}),
+            wait=WaitSpec(name=effect_wait(effect_id), deadline=self._deadline(timeout)),
+        )
+        step = await self._execution.step(scope, request)
+        if step.status == "FAILED":
+            raise_failure(step, EffectFailed)
+        return Shape(Any, f"the result of {spec.EFFECT_TYPE}").read(self._value(step))
 
     def _effect_id(self, step: Step, key: str | None) -> str:
         """The effect that the step asked for, or that an earlier step had asked for under the same key."""
@@ -171,6 +286,8 @@ class Run:
     async def wait(self, name: str, kind: None = None, *, timeout: timedelta | None = None) -> Any: ...
     async def wait(self, name: str, kind: Any = None, *, timeout: timedelta | None = None) -> Any:
         """Waits for an answer of that name; the run leaves memory. `WaitTimeout` when nobody answers."""
+        if name.startswith(EFFECT_WAIT):
+            raise RegistrationError(f"{name!r} is the name of a wait for an effect: give yours another name")
         shape = Shape(Any if kind is None else kind, f"the answer to {name!r}")
         checked_duration("timeout", timeout)
         given = write({"name": name, "timeout": None if timeout is None else timeout.total_seconds()})
@@ -238,6 +355,21 @@ class Run:
         found: T = result
         return found
 
+    # Generations
+
+    async def continue_as_new(self, carry: object = None) -> NoReturn:
+        """Starts the handler afresh, with `carry` in the place of its value, in the same run.
+
+        Nothing before is replayed any more: a run that goes on for ever stays quick to take up. Its
+        id, the answers nobody has taken and the effects it asked for stay; variables do not.
+        """
+        scope = current_scope()
+        if scope.path not in ("", f"g{self.generation}:"):
+            raise RegistrationError("run.continue_as_new ends the handler: call it outside of its branches")
+        carried = write(carry)
+        self._check_carry(carried)
+        await self._execution.continue_as_new(scope, carried)
+
     # What is the same on replay
 
     def now(self) -> datetime:
@@ -258,7 +390,7 @@ class Run:
         """Keeps a value with the run, where people can see it; written with the next step."""
         current_scope()
         raw = write(value)
-        self._variables[name] = raw
+        self._variables[checked_text("the name of a variable", name)] = raw
         self._sets += 1
         if self._sets > self._recorded_sets:
             self._execution.note_variable(name, raw)
@@ -293,8 +425,15 @@ class Run:
         return value_of(step.step_type, self._execution.state.whole(step.output_result))
 
 
-def _call(function: Callable[..., Any], given: dict[str, Any]) -> Any:
+def _backoff(retry: RetryPolicy) -> dict[str, int]:
+    """How far apart an effect's retries are, as its metadata says it to the dispatcher."""
+    return {"base_ms": retry.base // _MILLISECOND, "cap_ms": retry.cap // _MILLISECOND}
+
+
+def _call(function: Callable[..., Any], given: dict[str, Any], begun: Callable[[], object] | None) -> Any:
     """Calls a plain function; no future can carry a `StopIteration` out of its thread."""
+    if begun is not None:
+        begun()
     try:
         return function(**given)
     except StopIteration as error:

@@ -11,9 +11,10 @@ paused, cancelled from outside, or lost to another worker.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import msgspec
 from msgspec import Raw
@@ -22,25 +23,32 @@ from runstone.core import codec, commands
 from runstone.core.commit import Lease
 from runstone.core.decide import Case, input_digest
 from runstone.core.events import Event
+from runstone.core.fold import RunFold
 from runstone.core.ids import NewId
 from runstone.core.payloads import ErrorInfo, OutputResult
-from runstone.core.state import RunState
 from runstone.core.step import Step
+from runstone.engine.attempts import Attempts
+from runstone.engine.budget import WriteBudget
 from runstone.engine.conductor import Conductor
+from runstone.engine.current import CURRENT_STEP
 from runstone.engine.failures import error_info
-from runstone.engine.pen import WRITE_BUDGET, Pen
-from runstone.engine.requests import StepRequest, output_of
+from runstone.engine.fitting import Wanted
+from runstone.engine.history import History
+from runstone.engine.pen import Pen
+from runstone.engine.requests import StepRequest
 from runstone.engine.scope import Scope, cancelled_from_outside
-from runstone.errors import RunstoneError, StaleFence, UseRunFirst
+from runstone.errors import StaleFence, UseRunFirst
 from runstone.ports.clock import Clock
 from runstone.ports.store import Claim, Host
 
-Ending: TypeAlias = Literal["ended", "suspended", "paused", "lost", "failed"]
+Ending: TypeAlias = Literal["ended", "suspended", "continued", "paused", "lost", "failed"]
 
 LINGER: Final = timedelta(seconds=1)
 """A rest shorter than this is spent in memory."""
 
 ATTEMPTS_BEFORE_QUARANTINE: Final = 5
+
+_log = logging.getLogger("runstone.execution")
 
 _STEP_ENDS: Final = frozenset({"STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED"})
 _RUN_ENDS: Final = frozenset({"RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"})
@@ -76,19 +84,18 @@ class Execution:
         jitter: Callable[[], float],
         linger: timedelta = LINGER,
         code_version: str = "",
-        budget: timedelta = WRITE_BUDGET,
+        budget: WriteBudget | None = None,
     ) -> None:
         self._handle = handle
+        self.case = case
+        """The case as it was claimed."""
         self._claim = claim
         self._clock = clock
-        self._jitter = jitter
         self._linger = linger
-        self._worker_id = worker_id
         self._code_version = code_version
+        self._budget = budget or WriteBudget()
         self._waiters: dict[str, Waiter] = {}
         self._deferred: list[Waiter] = []
-        self._bodies: dict[str, asyncio.Task[None]] = {}
-        self._resetting = claim.attempts > 1
         self._stopping = False
         self._pausing = False
         """Paused, but for the steps that are under way: their outcomes are still recorded."""
@@ -105,16 +112,32 @@ class Execution:
             actor=f"worker:{worker_id}",
             engine_attempt=claim.attempts,
             absorbed=self._absorb,
-            failed=self._write_failed,
-            budget=budget,
+            failed=self._fail,
+            budget=self._budget.limit,
+        )
+        self.attempts = Attempts(
+            self.pen,
+            claim,
+            worker_id,
+            clock=clock,
+            jitter=jitter,
+            budget=self._budget,
+            left=lambda: self._absorb(()),
+            failed=self._fail,
         )
         self._unrequested = dict(self.state.latest_steps)
         """Recorded steps that the handler has not asked for yet."""
         self._replaying = bool(self._unrequested)
+        self._history = History(self.state)
 
     @property
-    def state(self) -> RunState:
+    def state(self) -> RunFold:
         return self.pen.state
+
+    @property
+    def engine_attempt(self) -> int:
+        """How often the run was claimed without a step of it finishing."""
+        return self._claim.attempts
 
     @property
     def replaying(self) -> bool:
@@ -152,8 +175,10 @@ class Execution:
     async def _root(self) -> None:
         run = self.state.run
         assert run is not None
-        scope = Scope(run.id, "" if run.generation == 1 else f"g{run.generation}:", run.created_at, None)
+        began, cause = self.state.continued or (run.created_at, None)
+        scope = Scope(run.id, "" if run.generation == 1 else f"g{run.generation}:", began, cause)
         self.conductor.enter(scope)
+        CURRENT_STEP.set(None)  # the run may have been started from inside another's step
         try:
             result = await self._handle(self)
         except (KeyboardInterrupt, SystemExit):
@@ -176,12 +201,20 @@ class Execution:
         else:
             self.pen.write(command, lease=Lease(owner=None))
 
+    async def continue_as_new(self, scope: Scope, carry: Raw) -> NoReturn:
+        """The handler is through with this generation; the next gets what is carried over (§ENG-39)."""
+        if not self._stopping and not scope.cancelled:
+            self._left("the handler continued as new", commands.ContinueRun(carry=carry))
+            self._stopping = self.conductor.closed = True
+        await asyncio.get_running_loop().create_future()  # cancelled with the handler
+        raise AssertionError("nobody sets it")
+
     async def _close(self, root: asyncio.Task[None] | None) -> None:
         self._stopping = self.conductor.closed = True
         for waiter in self._waiters.values():
             if waiter.timer is not None:
                 waiter.timer.cancel()
-        tasks = [task for task in (root, *self._bodies.values()) if task is not None]
+        tasks = [task for task in (root, *self.attempts.tasks) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -197,7 +230,7 @@ class Execution:
         self.pen.drop()
         self._end("lost")
 
-    def _write_failed(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.error = error
         self._end("lost" if isinstance(error, StaleFence) else "failed")
 
@@ -287,7 +320,7 @@ class Execution:
             )
             self.pen.write(commands.FailStep(step_key=waiter.request.key, error=error))
         else:
-            self._perform(waiter)
+            self.attempts.begin(waiter.request)
 
     def _arrived(self, waiter: Waiter, step: Step) -> None:
         self._waiters.pop(waiter.request.key, None)
@@ -304,9 +337,7 @@ class Execution:
             self._deferred.remove(waiter)
         if waiter.timer is not None:
             waiter.timer.cancel()
-        body = self._bodies.get(key)
-        if body is not None:
-            body.cancel()
+        self.attempts.cancel(key)
         if not self._stopping and waiter.begun:
             error = ErrorInfo(
                 category="CANCELLED", code="BRANCH_CANCELLED", message="Its branch was cancelled"
@@ -337,111 +368,18 @@ class Execution:
             cause=waiter.scope.cause,
         )
         if request.output is not None:
-            self.pen.write(start, *request.known_outcome(), lease=self._progress())
+            self.pen.write(start, *request.known_outcome(), lease=self.attempts.progress())
         elif request.wait is not None:
             self.pen.note(start)
             self._arm(waiter, request.wait.deadline)
-        elif request.options.at_most_once:
+        elif self._budget.starts_may_be_late and not request.options.at_most_once:
+            self.pen.note(start)
+            self.attempts.begin(waiter.request)
+        elif self._budget.starts_may_be_late:
             self.pen.write(start)
         else:
-            self.pen.note(start)
-            self._perform(waiter)
-
-    def _perform(self, waiter: Waiter) -> None:
-        key = waiter.request.key
-        task = asyncio.ensure_future(self._body(waiter))
-        self._bodies[key] = task
-        task.add_done_callback(lambda _: self._body_done(key, task))
-
-    def _body_done(self, key: str, task: asyncio.Task[None]) -> None:
-        """One that was cancelled leaves without writing: whoever waited for the last of them goes on."""
-        if self._bodies.get(key) is task:
-            del self._bodies[key]
-            self._absorb(())
-
-    async def _body(self, waiter: Waiter) -> None:
-        request = waiter.request
-        assert request.perform is not None, "what has no outcome yet has something to perform"
-        timeout = request.options.timeout
-        began = self._clock.now()
-        recalled = request.recall() if request.recall is not None else None
-        try:
-            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
-                value = recalled or await request.perform()
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
-                raise
-            self._attempt_failed(waiter, error, began)
-            return
-        self._bodies.pop(request.key, None)
-        self.pen.write(
-            *self._tool_commands(request, began, value, None, cache_hit=recalled is not None),
-            commands.CompleteStep(step_key=request.key, output=output_of(request.step_type, value)),
-            lease=self._progress(),
-        )
-
-    def _attempt_failed(self, waiter: Waiter, error: BaseException, began: datetime) -> None:
-        request = waiter.request
-        self._bodies.pop(request.key, None)
-        attempt = self._attempt(request.key)
-        retry = request.options.retry
-        again = retry.wants(error) and attempt < retry.max_attempts
-        info = error_info(error, retryable=again)
-        failed = commands.FailStep(step_key=request.key, error=info)
-        tool = self._tool_commands(request, began, None, info)
-        if again:
-            retry_at = self._clock.now() + retry.delay(attempt, self._jitter(), error)
-            self.pen.write(*tool, failed, commands.RetryStep(step_key=request.key, retry_at=retry_at))
-        elif request.options.on_exhausted == "park" and not self._pausing:
-            details = codec.canonical({"step": request.key, "error": info})
-            parked = commands.PauseRun(reason="PARKED", details=details)
-            self.pen.write(*tool, failed, parked, lease=Lease(owner=None, attempts=0))
-        else:
-            self.pen.write(*tool, failed, lease=self._progress())
-
-    def _attempt(self, key: str) -> int:
-        """Which logical attempt is under way; its start may not be written yet."""
-        state = self.state
-        if key in state.due_attempts:
-            return state.due_attempts[key]
-        step_id = state.latest_steps.get(key)
-        return state.steps[step_id].logical_attempt if step_id else 1
-
-    def _tool_commands(
-        self,
-        request: StepRequest,
-        began: datetime,
-        value: Raw | None,
-        error: ErrorInfo | None,
-        *,
-        cache_hit: bool = False,
-    ) -> Sequence[commands.Command]:
-        if request.tool_name is None:
-            return ()
-        call_id = self.pen.new_id()
-        elapsed = max(0, int((self._clock.now() - began).total_seconds() * 1000))
-        called = commands.CallTool(
-            step_key=request.key,
-            tool_name=request.tool_name,
-            tool_args=request.arguments or codec.NULL,
-            tool_call_id=call_id,
-        )
-        if error is not None:
-            return called, commands.FailTool(tool_call_id=call_id, error=error, duration_ms=elapsed)
-        assert value is not None, "a tool that did not fail has returned"
-        done = commands.CompleteTool(
-            tool_call_id=call_id, result=value, duration_ms=elapsed, cache_hit=cache_hit
-        )
-        return called, done
-
-    def _progress(self) -> Lease | None:
-        """A finished step shows that the run does not kill its workers."""
-        if not self._resetting:
-            return None
-        self._resetting = False
-        return Lease(owner=self._worker_id, attempts=0)
+            begun = Wanted(start, self._clock.now())
+            self.pen.write(start, instead=lambda: (begun, *self.attempts.not_written(request)))
 
     # Time
 
@@ -489,7 +427,7 @@ class Execution:
         return (
             not self._stopping
             and bool(self._waiters)
-            and not self._bodies
+            and not self.attempts
             and self.pen.idle
             and all(waiter.timer or waiter.request.wait for waiter in self._waiters.values())
         )
@@ -522,6 +460,12 @@ class Execution:
 
     def _absorb(self, events: Sequence[Event]) -> None:
         """Takes in what was appended to the run, by this execution or by others."""
+        if events and self._history.has_become_long(self.state, events):
+            _log.warning(
+                "run %s: its history has become long, and all of it is read whenever the run is taken up: "
+                "let its handler go on with `run.continue_as_new`",
+                self.state.stream_id,
+            )
         for event in events:
             if event.event_type in _STEP_ENDS:
                 self._step_ended(event)
@@ -534,17 +478,22 @@ class Execution:
             elif event.event_type == "RUN_PAUSED":
                 self.keeps_lease = event.control_signal_id is not None
                 self._pausing = self._stopping = self.conductor.closed = True
+                self.attempts.may_park = False
             elif event.event_type == "RUN_SUSPENDED":
                 self._end("suspended")
-        if self._pausing and not self._bodies and self.pen.idle:
+            elif event.event_type == "RUN_CONTINUED":
+                self._end("continued")
+        if self._pausing and not self.attempts and self.pen.idle:
             self._end("paused")
         self.conductor.pump()
 
     def _started(self, event: Event) -> None:
-        """A step that must not run twice begins only now that its start is durable."""
+        """A step that must not begin before its start is durable begins now."""
         waiter = self._waiters.get(event.step_key or "")
-        if waiter is not None and waiter.request.options.at_most_once and waiter.request.perform is not None:
-            self._perform(waiter)
+        if waiter is None or waiter.request.perform is None or event.step_key not in self.state.open_steps:
+            return
+        if waiter.request.options.at_most_once or not self._budget.starts_may_be_late:
+            self.attempts.begin(waiter.request)
 
     def _step_ended(self, event: Event) -> None:
         key = event.step_key or ""
@@ -558,9 +507,6 @@ class Execution:
         if waiter is not None and key in self.state.due_attempts:
             self._arm(waiter, self.state.retry_times.get(key))
 
-    async def read_news(self) -> None:
+    def read_news(self) -> None:
         """Somebody else wrote to the run: an answer, a cancellation."""
-        try:
-            await self.pen.read_news()
-        except RunstoneError as error:
-            self._write_failed(error)
+        self.pen.read_news()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import NoReturn, cast
 
 from runstone.core import codec
 from runstone.core.payloads import ErrorCategory, ErrorInfo
@@ -28,11 +28,11 @@ def error_info(error: BaseException, *, retryable: bool = False) -> ErrorInfo:
     return ErrorInfo(category=category, code=code, message=_clean(message), retryable=retryable)
 
 
-def raise_failure(step: Step) -> None:
+def raise_failure(step: Step, kind: type[StepFailed] = StepFailed) -> NoReturn:
     """Raises what a failed step means to its handler: the same on its first day and on replay."""
     assert step.error_details is not None, "a failed step says why"
     info = codec.decode_as(step.error_details, ErrorInfo)
-    kind = WaitTimeout if info.code == "WAIT_TIMEOUT" else StepFailed
+    kind = WaitTimeout if info.code == "WAIT_TIMEOUT" else kind
     raise kind(step.step_key, info.category, info.code, info.message)
 
 

@@ -7,7 +7,7 @@ done when it is resumed. A run whose wait was answered does not suspend.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
@@ -15,6 +15,8 @@ import msgspec
 from runstone.core import commands
 from runstone.core.commands import Command
 from runstone.core.commit import Lease
+from runstone.core.effect import EFFECT_WAIT
+from runstone.core.fold import RunFold
 from runstone.core.state import RunState
 
 
@@ -24,9 +26,11 @@ class Wanted(msgspec.Struct, frozen=True):
     command: Command
     moment: datetime
     lease: Lease | None = None
+    instead: Callable[[], Sequence[Wanted]] | None = None
+    """What is to be written if this cannot be in time; nothing: it is tried again."""
 
 
-def fitting(wanted: Sequence[Wanted], state: RunState) -> list[Wanted]:
+def fitting(wanted: Sequence[Wanted], state: RunState | RunFold) -> list[Wanted]:
     """Those that fit the run as it is after those before them."""
     view = _View(state)
     return [one for one in wanted if view.fits(one.command)]
@@ -35,10 +39,12 @@ def fitting(wanted: Sequence[Wanted], state: RunState) -> list[Wanted]:
 class _View:
     """The run as it will be after each command that fits."""
 
-    def __init__(self, state: RunState) -> None:
+    def __init__(self, state: RunState | RunFold) -> None:
         status = state.run.status if state.run else None
         self._startable = status in ("PENDING", "APPROVED")
         self._running = status == "RUNNING" and not state.handler_returned
+        self._closed = False
+        """The handler is through: what was under way ended with it."""
         self._state = state
         self._begun: set[str] = set()
         self._ended: set[str] = set()
@@ -67,14 +73,19 @@ class _View:
                 return started
             case commands.SuspendRun():
                 return self._running and all(map(self._unfinished, command.waiting))
-            case commands.PauseRun() | commands.ReturnHandler() | commands.FailRun():
+            case commands.PauseRun():
+                ran, self._running = self._running, False
+                return ran
+            case commands.ReturnHandler() | commands.FailRun() | commands.ContinueRun():
+                self._closed |= self._running
                 ran, self._running = self._running, False
                 return ran
             case _:
                 return self._running
 
     def _open(self, key: str) -> bool:
-        return (key in self._begun or key in self._state.open_steps) and key not in self._ended
+        begun = key in self._begun or key in self._state.open_steps
+        return begun and key not in self._ended and not self._closed
 
     def _due(self, key: str) -> bool:
         return key in self._retried or (key in self._state.due_attempts and key not in self._begun)
@@ -90,7 +101,9 @@ class _View:
         self._begun.add(key)
         self._ended.discard(key)
         self._retried.discard(key)
-        if command.wait is not None and self._take_answer(command.wait.name):
+        if command.wait is not None and (
+            self._take_answer(command.wait.name) or self._has_outcome(command.wait.name)
+        ):
             self._ended.add(key)
         return True
 
@@ -100,6 +113,11 @@ class _View:
             return False
         self._answers_taken[name] += 1
         return True
+
+    def _has_outcome(self, name: str | None) -> bool:
+        """Whether it is the wait for an effect that has ended already."""
+        effect = self._state.effects.get((name or "").removeprefix(EFFECT_WAIT))
+        return effect is not None and effect.has_outcome
 
     def _end(self, command: commands.CompleteStep | commands.SkipStep | commands.FailStep) -> bool:
         key = command.step_key

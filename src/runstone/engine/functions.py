@@ -7,19 +7,21 @@ checker sees both the call and the options.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+import typing
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
+from runstone.core import codec
 from runstone.core.codec import NULL
 from runstone.core.decide import Case
 from runstone.core.payloads import StepType
 from runstone.engine.policy import ONCE, Retry
-from runstone.engine.values import Signature
-from runstone.errors import RegistrationError
+from runstone.engine.values import Signature, write
+from runstone.errors import InvalidPayload, RegistrationError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,13 +68,16 @@ class Callee(Generic[P, R_co]):
         self,
         *,
         name: str | None = None,
-        retry: Retry | None = None,
-        timeout: timedelta | None = None,
-        at_most_once: bool | None = None,
-        on_exhausted: OnExhausted | None = None,
-        cache_ttl: timedelta | None = None,
+        retry: Retry | UnsetType = UNSET,
+        timeout: timedelta | UnsetType | None = UNSET,
+        at_most_once: bool | UnsetType = UNSET,
+        on_exhausted: OnExhausted | UnsetType = UNSET,
+        cache_ttl: timedelta | UnsetType | None = UNSET,
     ) -> Callee[P, R_co]:
-        """The same function with other options; a name of its own makes it a step of its own."""
+        """The same function with other options; a name of its own makes it a step of its own.
+
+        What is not given stays; `timeout=None` and `cache_ttl=None` take one away.
+        """
         given = {
             "retry": retry,
             "timeout": timeout,
@@ -80,7 +85,7 @@ class Callee(Generic[P, R_co]):
             "on_exhausted": on_exhausted,
             "cache_ttl": cache_ttl,
         }
-        changed = {option: value for option, value in given.items() if value is not None}
+        changed = {option: value for option, value in given.items() if value is not UNSET}
         options = msgspec.structs.replace(self.call_options, **changed)
         return Callee(self.function, self.step_type, name or self.name, options, self.signature)
 
@@ -102,6 +107,11 @@ class Handler(Generic[A, R]):
     ) -> None:
         if not inspect.iscoroutinefunction(function):
             raise RegistrationError(f"{name}: a handler is an `async def`")
+        if not inspect.signature(function).parameters:
+            raise RegistrationError(
+                f"{name}: a handler takes its run first, as in `async def {name}(run: rs.Run)`"
+            )
+        _check_lane(name, key, concurrency)
         self.function = function
         self.name = checked_name(name)
         self.version = version
@@ -122,6 +132,26 @@ class Handler(Generic[A, R]):
             return ()
         (name,) = self.signature.names
         return (self.signature.read(name, self._input(case)),)
+
+    def as_seen(self, value: Any) -> Any:
+        """A value as the handler will see it; `InvalidPayload` if it could not be started with that."""
+        if not self.signature.names:
+            if value is not None:
+                raise InvalidPayload("", f"{self.name} takes no value: start it without one")
+            return None
+        try:
+            return self.signature.read(self.signature.names[0], write(value))
+        except InvalidPayload as error:
+            raise InvalidPayload(
+                error.pointer, f"{self.name} cannot be started with {value!r:.80}: {error.reason}"
+            ) from error
+
+    def check_carry(self, carry: Raw) -> None:
+        """Refuses what the next generation could not be started with."""
+        if self.signature.names:
+            self.signature.read(self.signature.names[0], carry)
+        elif bytes(carry) != bytes(NULL):
+            raise InvalidPayload("", f"{self.name} takes no value: there is nothing to carry over")
 
     def _input(self, case: Case) -> Raw:
         if case.run.carry is not None:
@@ -147,9 +177,51 @@ def checked_options(name: str, options: CallOptions) -> CallOptions:
     """Refuses options of the wrong kind where they are written, not where a run would stumble over them."""
     if not isinstance(options.retry, Retry):
         raise RegistrationError(f"{name}: retry={options.retry!r} is no rs.Retry")
+    check_retry(name, options.retry)
     for option in ("timeout", "cache_ttl"):
-        checked_duration(f"{name}: {option}", getattr(options, option))
+        duration = checked_duration(f"{name}: {option}", getattr(options, option))
+        if duration is not None and duration <= timedelta(0):
+            raise RegistrationError(
+                f"{name}: {option}={duration!r} leaves no time: leave it out for no limit"
+            )
+    if options.on_exhausted not in typing.get_args(OnExhausted):
+        raise RegistrationError(f"{name}: on_exhausted={options.on_exhausted!r} is neither 'fail' nor 'park'")
     return options
+
+
+def check_retry(name: str, retry: Retry) -> None:
+    """Refuses a policy that could not be followed."""
+    given: dict[str, Any] = msgspec.structs.asdict(retry)
+    if type(given["max_attempts"]) is not int or given["max_attempts"] < 1:
+        raise RegistrationError(f"{name}: max_attempts={retry.max_attempts!r} is no count from 1, the first")
+    if not isinstance(given["factor"], int | float) or not 0 < given["factor"] <= MOST_GROWTH:
+        raise RegistrationError(f"{name}: factor={retry.factor!r} is not above 0 and up to {MOST_GROWTH}")
+    for option in ("initial", "longest"):
+        duration = checked_duration(f"{name}: {option}", given[option])
+        if duration is None or duration < timedelta(0):
+            raise RegistrationError(f"{name}: {option}={duration!r} is no wait: rs.seconds(0) is the least")
+    for option in ("on", "never"):
+        named = given[option]
+        for kind in named if isinstance(named, Sequence) and not isinstance(named, str) else (named,):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise RegistrationError(f"{name}: {option}={named!r} names {kind!r}, which is no exception")
+
+
+MOST_GROWTH: Final = 1000
+"""By how much the wait before a retry may grow from one to the next."""
+
+
+def _check_lane(name: str, key: Any, concurrency: Any) -> None:
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise RegistrationError(f"{name}: concurrency={concurrency!r} is no count of runs: give it 1 or more")
+    if key is not None and not callable(key):
+        raise RegistrationError(
+            f"{name}: key={key!r} is no function of the input, such as lambda e: e.thread"
+        )
+    if key is not None and concurrency is None:
+        raise RegistrationError(
+            f"{name}: a key says which runs take turns: say how many may run at once too, as in concurrency=1"
+        )
 
 
 def checked_duration(what: str, value: timedelta | None) -> timedelta | None:
@@ -159,8 +231,17 @@ def checked_duration(what: str, value: timedelta | None) -> timedelta | None:
     return value
 
 
-def checked_name(name: str) -> str:
+def checked_name(name: Any) -> str:
     """Names become parts of step keys, where `#` and `/` have a meaning."""
-    if not name or any(mark in name for mark in "#/"):
-        raise RegistrationError(f"{name!r} cannot be a name: it is empty, or holds # or /")
+    if not isinstance(name, str) or not name or any(mark in name for mark in "#/"):
+        raise RegistrationError(f"{name!r} cannot be a name: it is no text, is empty, or holds # or /")
+    codec.check_text(name)
     return name
+
+
+def checked_text(what: str, text: Any) -> str:
+    """Refuses what no event could hold where it is said, so that its handler hears of it."""
+    if not isinstance(text, str):
+        raise RegistrationError(f"{what}={text!r} is no text")
+    codec.check_text(text)
+    return text

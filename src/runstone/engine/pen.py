@@ -4,45 +4,50 @@ Commands gather while a commit is under way and go down together in the next. On
 step's start) rides with the next that cannot, or goes by itself after half a second, so that a long
 step is visible (§ENG-14). When somebody else wrote to the run meanwhile, the pen reads that, drops
 what no longer fits, and decides the rest again.
+
+A commit that lands, as nearly all do, costs neither a task nor a timer of its own: it is decided and
+handed over in one turn of the event loop, and its outcome comes back as a callback. Whatever goes
+otherwise is mended in a task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 
 from runstone.core import commands
 from runstone.core.commands import Command
-from runstone.core.commit import Context, Lease
-from runstone.core.decide import Case, Decision, decide
+from runstone.core.commit import Commit, Context, Lease
+from runstone.core.decide import Case, CaseWriter, carry_out
 from runstone.core.events import Event
-from runstone.core.fold import fold_run, fold_signal
+from runstone.core.fold import RunFold
 from runstone.core.ids import NewId
 from runstone.core.payloads import ErrorInfo
-from runstone.core.state import RunState
+from runstone.core.state import RunState, SignalState
+from runstone.core.stream import Stream
+from runstone.engine.failures import error_info
 from runstone.engine.fitting import Wanted, fitting
+from runstone.engine.patience import Patience
 from runstone.errors import (
     CommandRefused,
     DuplicateKey,
+    InvalidPayload,
     NotFound,
     OutcomeUnknown,
     RunstoneError,
     StaleSequence,
 )
-from runstone.ports.cases import RESUBMISSIONS, submit
+from runstone.ports.cases import RESUBMISSIONS, make_durable
 from runstone.ports.clock import Clock
-from runstone.ports.store import Host
+from runstone.ports.store import Committed, Host
 
 VISIBLE_AFTER: Final = 0.5
 """How long a step's start may wait for company, in seconds."""
-
-WRITE_BUDGET: Final = timedelta(seconds=3)
-"""How long a write may take before the pen asks whether it landed."""
 
 _log = logging.getLogger("runstone.pen")
 
@@ -61,9 +66,8 @@ class Pen:
         engine_attempt: int,
         absorbed: Callable[[Sequence[Event]], None],
         failed: Callable[[BaseException], None],
-        budget: timedelta = WRITE_BUDGET,
+        budget: timedelta,
     ) -> None:
-        self.case = case
         self._host = host
         self._clock = clock
         self.new_id = new_id
@@ -72,138 +76,89 @@ class Pen:
         self._absorbed = absorbed
         self._failed = failed
         self._budget = budget.total_seconds()
+        self._fences = (case.signal_fence, case.run_fence)
+        self._case = CaseWriter(case, self._context())
+        self._durable_seq = case.run.last_seq
         self._pending: list[Wanted] = []
-        self._writing: asyncio.Task[None] | None = None
+        self._next_time: Wanted | None = None
+        """Where the next commit stops short, so that a refusal tells whom it means."""
+        self._news = False
+        self._busy = False
+        """Writes, reads or mends, or is about to: what comes meanwhile waits for that."""
+        self._taken: Sequence[Wanted] = ()
+        self._commit = Commit((), ())
         self._committing = False
+        self._under_way: asyncio.Future[Committed] | None = None
+        self._mending: asyncio.Task[None] | None = None
         self._dropped = False
-        self._turn = asyncio.Lock()
-        self._later: asyncio.TimerHandle | None = None
+        self._alone = Patience(VISIBLE_AFTER, self._start)
+        self._overdue = Patience(self._budget, self._lose_patience)
+        self._doubtful: list[tuple[frozenset[str], Sequence[Wanted]]] = []
+        """Commits that were given up for others, and may land all the same: their events, what for."""
 
     @property
-    def state(self) -> RunState:
-        """The run as it is on the disk."""
-        return self.case.run
+    def state(self) -> RunFold:
+        """The run as it is on the disk, and as the commit that is under way makes it."""
+        return self._case.state
 
     @property
     def idle(self) -> bool:
         """Nothing is being written, and nothing that cannot wait is left to write."""
-        return not self._committing and (self._writing is None or not self._pending)
+        return not self._committing and (not self._busy or not self._pending)
 
     def note(self, *wanted: Command) -> None:
         """To be written with whatever comes next."""
         self._add(wanted, None)
-        if self._later is None and self._writing is None:
-            self._later = asyncio.get_running_loop().call_later(VISIBLE_AFTER, self._start)
+        self._alone.begin()
 
-    def write(self, *wanted: Command, lease: Lease | None = None) -> None:
-        """To be written now; whoever waits for it is told through `absorbed`."""
-        self._add(wanted, lease)
+    def write(
+        self,
+        *wanted: Command,
+        lease: Lease | None = None,
+        instead: Callable[[], Sequence[Wanted]] | None = None,
+    ) -> None:
+        """To be written now; whoever waits for it is told through `absorbed`.
+
+        `instead` takes the place of the last command if that is not written within the budget.
+        """
+        self._add(wanted, lease, instead)
         self._start()
 
     def flush(self) -> None:
         """What was to wait for company goes now."""
         self._start()
 
-    async def read_news(self) -> None:
-        """Takes in what others wrote to the run."""
-        async with self._turn:
-            await self._catch_up()
+    def read_news(self) -> None:
+        """Takes in what others wrote to the run, as soon as nothing is under way."""
+        self._news = True
+        self._start()
 
     def drop(self) -> None:
         """Nothing more is written; what is under way goes through."""
         self._dropped = True
         self._pending.clear()
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
+        self._alone.cancel()
 
     async def close(self) -> None:
         """Waits for what is under way, and drops what could wait."""
-        while self._writing is not None:
-            await asyncio.wait([self._writing])
+        while self._busy:
+            waiting = self._mending or self._under_way
+            await (asyncio.sleep(0) if waiting is None else asyncio.wait([waiting]))
         self.drop()
+        self._overdue.cancel()
 
-    def _add(self, wanted: Sequence[Command], lease: Lease | None) -> None:
+    def _add(
+        self,
+        wanted: Sequence[Command],
+        lease: Lease | None,
+        instead: Callable[[], Sequence[Wanted]] | None = None,
+    ) -> None:
         if self._dropped or not wanted:
             return
         now = self._clock.now()
         *others, last = wanted
         self._pending += [Wanted(command, now) for command in others]
-        self._pending.append(Wanted(last, now, lease))
-
-    def _start(self) -> None:
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        if self._writing is None and self._pending:
-            self._writing = asyncio.ensure_future(self._drain())
-
-    async def _drain(self) -> None:
-        try:
-            while self._pending:
-                async with self._turn:
-                    await self._write_once()
-        except Exception as error:
-            self._failed(error)
-        finally:
-            self._writing = None
-            self._committing = False
-
-    async def _write_once(self) -> None:
-        taken, self._pending = fitting(self._pending, self.state), []
-        if not taken:
-            self._committing = False
-            self._absorbed(())
-            return
-        self._committing = True
-        try:
-            decision = self._decide(taken)
-            await self._submit(decision)
-        except StaleSequence:
-            await self._catch_up()
-            self._pending = [] if self._dropped else taken + self._pending
-            return
-        except (DuplicateKey, CommandRefused) as refusal:
-            self._pending = _without_effect(taken, self.state, refusal) + self._pending
-            return
-        self.case = decision.case
-        self._committing = False
-        self._absorbed(decision.commit.events)
-
-    def _decide(self, taken: Sequence[Wanted]) -> Decision:
-        return decide(
-            self.case,
-            *(wanted.command for wanted in taken),
-            context=self._context(),
-            lease=next((wanted.lease for wanted in reversed(taken) if wanted.lease), None),
-            times=[wanted.moment for wanted in taken],
-        )
-
-    async def _submit(self, decision: Decision) -> None:
-        """Commits within the budget; beyond it finds out whether the commit landed (§ENG-33, §ENG-34)."""
-        for _ in range(RESUBMISSIONS):
-            try:
-                async with asyncio.timeout(self._budget):
-                    await submit(self._host, decision)
-            except TimeoutError:
-                _log.warning("run %s: a write takes over %s s", self.state.stream_id, self._budget)
-                if await self._landed(decision):
-                    return
-            else:
-                return
-        raise OutcomeUnknown(f"Run {self.state.stream_id}: no write ended within {self._budget} s")
-
-    async def _landed(self, decision: Decision) -> bool:
-        """Whether the log has this commit: its last event stands there under its key."""
-        last = decision.commit.writes[-1].events[-1]
-        try:
-            async with asyncio.timeout(self._budget):
-                found = await self._host.fetch(
-                    last.tenant_id, last.stream_id, after_seq=last.run_seq - 1, limit=1
-                )
-        except TimeoutError:
-            return False
-        return bool(found) and found[0].idempotency_key == last.idempotency_key and found[0].id == last.id
+        self._pending.append(Wanted(last, now, lease, instead))
 
     def _context(self) -> Context:
         return Context(
@@ -213,39 +168,247 @@ class Pen:
             engine_attempt=self._engine_attempt,
         )
 
-    async def _catch_up(self) -> None:
-        """Folds what others appended to either stream; the fence stays that of this execution's claim."""
-        case = self.case
-        # The signal first: a run that ends between the two reads shows its end, and nobody ends it again.
-        signal = await self._host.load(
-            case.signal.tenant_id, case.signal.stream_id, after_seq=case.signal.last_seq
-        )
-        run = await self._host.load(case.run.tenant_id, case.run.stream_id, after_seq=case.run.last_seq)
-        if run is None or signal is None:
-            raise NotFound(f"Run {case.run.stream_id} is gone")
-        self.case = msgspec.structs.replace(
-            case, run=fold_run(case.run, run.events), signal=fold_signal(case.signal, signal.events)
-        )
-        self._absorbed(run.events)
+    # In turns of the event loop
+
+    def _start(self) -> None:
+        """Not at once: what other branches want written in this turn goes down with it."""
+        if not self._busy and (self._pending or self._news):
+            self._busy = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        if self._news:
+            self._mend(self._read_news())
+            return
+        self._alone.end()
+        taken = fitting(self._take(), self.state)
+        if not taken:
+            self._go_on(())
+            return
+        self._committing = True
+        self._taken = taken
+        try:
+            self._commit = self._decide(taken)
+            self._under_way = asyncio.ensure_future(self._host.commit(self._commit))
+        except Exception as error:
+            self._mend(self._recover(error))
+        else:
+            self._overdue.begin()
+            self._under_way.add_done_callback(self._answered)
+
+    def _take(self) -> Sequence[Wanted]:
+        """All that is to be written, or the part of it that is to go by itself."""
+        taken, self._pending = self._pending, []
+        if self._next_time is not None:
+            places = [place for place, one in enumerate(taken) if one is self._next_time]
+            self._next_time = None
+            if places:
+                taken, self._pending = taken[: places[0]], taken[places[0] :]
+        return taken
+
+    def _decide(self, taken: Sequence[Wanted]) -> Commit:
+        self._case.begin(self._context())
+        carry_out(self._case, [wanted.command for wanted in taken], [wanted.moment for wanted in taken])
+        return self._case.commit(next((wanted.lease for wanted in reversed(taken) if wanted.lease), None))
+
+    def _answered(self, answer: asyncio.Future[Committed]) -> None:
+        error = OutcomeUnknown() if answer.cancelled() else answer.exception()
+        if answer is not self._under_way:  # patience was lost with it: what it says now, the log says too
+            return
+        self._under_way = None
+        self._overdue.end()
+        if error is None:
+            self._landed()
+        else:
+            self._mend(self._recover(error))
+
+    def _lose_patience(self) -> None:
+        if self._under_way is not None:
+            self._under_way = None
+            self._mend(self._insist())
+
+    def _landed(self) -> None:
+        self._doubtful.clear()
+        self._go_on(self._commit.events)
+
+    def _go_on(self, events: Sequence[Event]) -> None:
+        """Tells what the log has now, and writes what came up meanwhile."""
+        self._durable_seq = self.state.last_seq
+        self._committing = False
+        try:
+            self._absorbed(events)
+        except Exception as error:
+            self._break_off(error)
+            return
+        if self._pending or self._news:
+            asyncio.get_running_loop().call_soon(self._write)
+        else:
+            self._busy = False
+
+    def _break_off(self, error: BaseException) -> None:
+        """Nothing more is written: what is decided here may rest on what the log does not have."""
+        self.drop()
+        self._busy = self._committing = False
+        self._failed(error)
+
+    # In a task
+
+    def _mend(self, mending: Coroutine[Any, Any, None]) -> None:
+        self._mending = asyncio.ensure_future(self._mended(mending))
+
+    async def _mended(self, mending: Coroutine[Any, Any, None]) -> None:
+        try:
+            await mending
+        except Exception as error:
+            self._break_off(error)
+        except asyncio.CancelledError as error:  # the event loop ends: whoever closes the pen need not wait
+            self._break_off(error)
+            raise
+        finally:
+            self._mending = None
+
+    async def _recover(self, error: BaseException) -> None:
+        """What becomes of commands that could not be decided, or that the store did not take."""
+        if isinstance(error, OutcomeUnknown):
+            try:
+                await make_durable(self._host, self._commit)
+            except (StaleSequence, DuplicateKey) as refusal:
+                error = refusal
+            else:
+                self._landed()
+                return
+        if isinstance(error, StaleSequence):
+            again = self._taken
+        elif isinstance(error, DuplicateKey | CommandRefused):
+            again = self._without_taken_key(error)
+        elif isinstance(error, InvalidPayload):
+            again = self._unstorable(error)
+        else:
+            raise error
+        news = await self._read_again()
+        self._pending = [] if self._dropped else [*again, *self._pending]
+        self._catch_up(news)
+
+    def _unstorable(self, error: InvalidPayload) -> Sequence[Wanted]:
+        """What no event can hold fails the run: it would be the same for whoever takes it up next."""
+        started = [one for one in self._taken if isinstance(one.command, commands.StartRun)]
+        failed = commands.FailRun(error=error_info(error))
+        return [*started, Wanted(failed, self._clock.now(), Lease(owner=None))]
+
+    def _without_taken_key(self, refusal: RunstoneError) -> Sequence[Wanted]:
+        """The same, but for the effect whose key stands for another one: the step that asks fails (§IDM-27).
+
+        A refusal does not say which one it is. Where several have keys, the first goes by itself then.
+        """
+        named = [one.command for one in self._taken if _has_own_key(one.command)]
+        if not named:
+            raise refusal
+        if len(named) == 1:
+            return _without_effect(self._taken, named[0], refusal)
+        steps = [getattr(one.command, "step_key", None) for one in self._taken]
+        self._next_time = self._taken[steps.index(named[1].step_key)]
+        return self._taken
+
+    async def _insist(self) -> None:
+        """Beyond the budget: finds out whether it landed, and if not submits it again (§ENG-33, §ENG-34)."""
+        for left in reversed(range(RESUBMISSIONS)):
+            _log.warning("run %s: a write takes over %s s", self.state.stream_id, self._budget)
+            if await self._is_there():
+                self._landed()
+                return
+            if any(wanted.instead for wanted in self._taken):
+                await self._give_up()
+                return
+            if not left:
+                break
+            try:
+                async with asyncio.timeout(self._budget):
+                    await make_durable(self._host, self._commit)
+            except TimeoutError:
+                continue
+            except (StaleSequence, DuplicateKey) as refusal:
+                await self._recover(refusal)
+            else:
+                self._landed()
+            return
+        raise OutcomeUnknown(f"Run {self.state.stream_id}: no write ended within {self._budget} s")
+
+    async def _is_there(self) -> bool:
+        """Whether the log has the commit: its last event stands there under its key."""
+        last = self._commit.writes[-1].events[-1]
+        try:
+            async with asyncio.timeout(self._budget):
+                found = await self._host.fetch(
+                    last.tenant_id, last.stream_id, after_seq=last.run_seq - 1, limit=1
+                )
+        except TimeoutError:
+            return False
+        return bool(found) and found[0].idempotency_key == last.idempotency_key and found[0].id == last.id
+
+    async def _give_up(self) -> None:
+        """Another commit takes the place of this one, which may still land: the log has one of the two."""
+        replaced: list[Wanted] = []
+        for wanted in self._taken:
+            replaced += [wanted] if wanted.instead is None else wanted.instead()
+        self._doubtful.append((frozenset(event.id for event in self._commit.events), replaced))
+        news = await self._read_again()
+        self._pending = [] if self._dropped else replaced + self._pending
+        self._catch_up(news)
+
+    async def _read_news(self) -> None:
+        """Folds what others appended to either stream."""
+        self._news = False
+        signal, run = self._case.signal.fold, self._case.run.fold
+        signal_news, run_news = await self._load(signal.last_seq, run.last_seq)
+        self._case.take_in(signal_news.events, run_news.events)
+        self._catch_up(run_news.events)
+
+    async def _read_again(self) -> Sequence[Event]:
+        """The case has what the log has not, so it is folded anew; gives what others have appended."""
+        known = self._durable_seq
+        signals, runs = await self._load(0, 0)
+        signal, run = signals.fold(), runs.fold()
+        assert isinstance(signal, SignalState), "a signal stays a signal"
+        assert isinstance(run, RunState), "a run stays a run"
+        signal_fence, run_fence = self._fences
+        case = Case(signal=signal, run=run, signal_fence=signal_fence, run_fence=run_fence)
+        self._case = CaseWriter(case, self._context())
+        return [event for event in runs.events if event.run_seq > known]
+
+    async def _load(self, signal_seq: int, run_seq: int) -> tuple[Stream, Stream]:
+        """The signal first: a run that ends between the two shows its end, and nobody ends it again."""
+        signal, run = self._case.signal.fold, self._case.run.fold
+        signals = await self._host.load(signal.tenant_id, signal.stream_id, after_seq=signal_seq)
+        runs = await self._host.load(run.tenant_id, run.stream_id, after_seq=run_seq)
+        if runs is None or signals is None:
+            raise NotFound(f"Run {run.stream_id} is gone")
+        return signals, runs
+
+    def _catch_up(self, news: Sequence[Event]) -> None:
+        """Takes in what others wrote, and what of one's own landed after it had been given up."""
+        for made, replaced in self._doubtful:
+            if any(event.id in made for event in news):
+                done = set(map(id, replaced))
+                self._pending = [wanted for wanted in self._pending if id(wanted) not in done]
+        self._go_on(news)
 
 
-def _without_effect(wanted: Sequence[Wanted], state: RunState, refusal: RunstoneError) -> list[Wanted]:
-    """The same, but for the effect whose key stands for another one: the step that asks fails (§IDM-27)."""
-    named = {
-        one.command.effect_key: one.command.step_key
-        for one in wanted
-        if isinstance(one.command, commands.RequestEffect) and one.command.effect_key is not None
-    }
-    if not named:
-        raise refusal
-    taken = next((key for key in named if key in state.effect_keys), next(iter(named)))
-    step_key = named[taken]
-    error = ErrorInfo(category="VALIDATION", code="EFFECT_KEY_TAKEN", message=str(refusal))
+def _has_own_key(command: Command) -> TypeGuard[commands.RequestEffect]:
+    return isinstance(command, commands.RequestEffect) and command.effect_key is not None
+
+
+def _without_effect(
+    wanted: Sequence[Wanted], effect: commands.RequestEffect, refusal: RunstoneError
+) -> list[Wanted]:
+    """The step fails that asks for this effect; its start stays."""
+    message = f"The key {effect.effect_key!r} stands for another effect: give this one a key of its own"
+    error = ErrorInfo(category="VALIDATION", code="EFFECT_KEY_TAKEN", message=f"{message} ({refusal})")
     kept: list[Wanted] = []
     for one in wanted:
-        if getattr(one.command, "step_key", None) != step_key or isinstance(one.command, commands.StartStep):
+        own = getattr(one.command, "step_key", None) == effect.step_key
+        if not own or isinstance(one.command, commands.StartStep):
             kept.append(one)
         elif isinstance(one.command, commands.CompleteStep):
-            failed = commands.FailStep(step_key=step_key, error=error)
+            failed = commands.FailStep(step_key=effect.step_key, error=error)
             kept.append(msgspec.structs.replace(one, command=failed))
     return kept

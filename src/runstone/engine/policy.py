@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Final
 
 import msgspec
 
@@ -35,10 +36,17 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay(self, attempt: int, jitter: float, error: BaseException) -> timedelta:
         """How long to wait after the given attempt; an error may know better."""
-        if isinstance(error, RetryableError) and error.retry_after is not None:
-            return error.retry_after
+        after: object = error.retry_after if isinstance(error, RetryableError) else None
+        if isinstance(after, timedelta):
+            return min(max(after, timedelta(0)), _FARTHEST)
+        if after is not None:
+            raise TypeError(f"retry_after={after!r} is no duration: say rs.seconds({after!r})")
         seconds = self.initial.total_seconds() * self.factor ** min(attempt - 1, 60)
         return min(timedelta(seconds=min(seconds, 1e9)), self.longest) * jitter
+
+
+_FARTHEST: Final = timedelta(days=36500)
+"""No error can put a retry off to where the calendar ends."""
 
 
 def _classes(named: type[BaseException] | Sequence[type[BaseException]]) -> tuple[type[BaseException], ...]:

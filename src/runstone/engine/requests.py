@@ -11,9 +11,12 @@ from msgspec import UNSET, Raw, UnsetType
 from runstone.core.codec import NULL
 from runstone.core.commands import Command, CompleteStep, RequestEffect, SkipStep
 from runstone.core.payloads import OptionalJson, OutputResult, StepType, WaitSpec
-from runstone.engine.functions import CallOptions
+from runstone.engine.functions import CallOptions, checked_text
 
-Perform: TypeAlias = Callable[[], Awaitable[Raw]]
+Begun: TypeAlias = Callable[[], None]
+"""Told when the work itself begins: what waits for a thread has not begun, and uses up no timeout."""
+
+Perform: TypeAlias = Callable[[Begun | None], Awaitable[Raw]]
 """Does the work of a step; what it returns is recorded."""
 
 Recall: TypeAlias = Callable[[], Raw | None]
@@ -36,6 +39,12 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     skip_reason: str | None = None
     effect: RequestEffect | None = None
     options: CallOptions = CallOptions()
+
+    def __post_init__(self) -> None:
+        if self.skip_reason is not None:
+            checked_text("reason", self.skip_reason)
+        if self.effect is not None and self.effect.effect_key is not None:
+            checked_text("key", self.effect.effect_key)
 
     def known_outcome(self) -> tuple[Command, ...]:
         """What a step records that needs no work."""

@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw
 
 from runstone.core import codec
 from runstone.core.payloads import OptionalJson
+from runstone.engine import models
 from runstone.errors import InvalidPayload, RegistrationError
 
 
@@ -24,12 +25,16 @@ class Shape:
 
     def __init__(self, annotation: Any, where: str) -> None:
         self.annotation = Any if annotation is inspect.Parameter.empty else annotation
+        self._decode: Callable[[Raw], Any]
         try:
             self._decode = msgspec.json.Decoder(self.annotation, dec_hook=_from_model).decode
         except TypeError as error:
-            raise RegistrationError(
-                f"{where}: values of {annotation!r} cannot be read back: {error}"
-            ) from error
+            read = models.reader(self.annotation)
+            if read is None:
+                raise RegistrationError(
+                    f"{where}: values of {annotation!r} cannot be read back: {error}"
+                ) from error
+            self._decode = read
 
     def schema(self) -> OptionalJson:
         """What fits, as a JSON Schema; nothing if anything does, or if that cannot be said."""
@@ -98,25 +103,20 @@ def write(value: object) -> Raw:
 
 
 def _to_plain(value: Any) -> Any:
-    """Pydantic models, without depending on Pydantic."""
-    dump = getattr(value, "model_dump", None)
-    if dump is None:
+    if not models.is_model(type(value)):
         raise TypeError(f"{type(value).__name__} has no JSON form")
-    return dump(mode="json")
+    return models.dump(value)
 
 
 def _model_schema(kind: type) -> dict[str, Any]:
-    schema = getattr(kind, "model_json_schema", None)
-    if schema is None:
+    if not models.is_model(kind):
         raise NotImplementedError
-    described: dict[str, Any] = schema()
-    return described
+    return models.schema(kind)
 
 
 def _from_model(kind: type, value: Any) -> Any:
     if kind is object:
         return value
-    validate = getattr(kind, "model_validate", None)
-    if validate is None:
+    if not models.is_model(kind):
         raise TypeError(f"{kind.__name__} cannot be read from JSON")
-    return validate(value)
+    return models.load(kind, value)

@@ -25,11 +25,11 @@ from runstone.core.decide import Case
 from runstone.core.ids import NewId
 from runstone.core.run import Run as RunRow
 from runstone.core.run import code_rank
+from runstone.engine.budget import WriteBudget
 from runstone.engine.cache import ResultCache
 from runstone.engine.context import Run
 from runstone.engine.execution import Ending, Execution
 from runstone.engine.functions import Handler
-from runstone.engine.pen import WRITE_BUDGET
 from runstone.engine.values import write
 from runstone.errors import RunstoneError
 from runstone.ports.bell import Bell
@@ -66,7 +66,8 @@ class Worker:
         emit: Callable[[str, Any], None] = lambda run_id, value: None,
         ended: Callable[[RunRow], None] = lambda run: None,
         jitter: Callable[[], float] = random.random,
-        budget: timedelta = WRITE_BUDGET,
+        requested: Callable[[], None] = lambda: None,
+        budget: WriteBudget | None = None,
         cache: ResultCache | None = None,
     ) -> None:
         self.id = worker_id
@@ -82,11 +83,11 @@ class Worker:
         self._threads = threads
         self._emit = emit
         self._ended = ended
+        self._requested = requested
         self._jitter = jitter
         self._budget = budget
         self._cache = cache or ResultCache(clock)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._reading: set[asyncio.Task[None]] = set()
         self._leaving = asyncio.Event()
         self._left = asyncio.Event()
         self._executions: dict[str, Execution] = {}
@@ -171,8 +172,8 @@ class Worker:
         self._leaving.set()
         for execution in list(self._executions.values()):
             execution.abandon()
-        if self._tasks or self._reading:
-            _, left = await asyncio.wait(self._tasks | self._reading, timeout=CLEANING_UP)
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks, timeout=CLEANING_UP)
             if left:
                 _log.warning("%d runs do not let themselves be cancelled: they are left behind", len(left))
         self._left.set()
@@ -288,8 +289,16 @@ class Worker:
         state = execution.state
         assert state.run is not None
         handler = self._handlers[state.run.plan_id]
-        run = Run(execution, clock=self._clock, threads=self._threads, emit=self._emit, cache=self._cache)
-        arguments = handler.read_input(execution.pen.case)
+        run = Run(
+            execution,
+            clock=self._clock,
+            threads=self._threads,
+            emit=self._emit,
+            cache=self._cache,
+            requested=self._requested,
+            check_carry=handler.check_carry,
+        )
+        arguments = handler.read_input(execution.case)
         return write(await handler.function(run, *arguments))
 
     # Keeping the lease
@@ -331,8 +340,5 @@ class Worker:
 
     def _read_news(self, run_id: str) -> None:
         execution = self._executions.get(run_id)
-        if execution is None:
-            return
-        task = asyncio.ensure_future(execution.read_news())
-        self._reading.add(task)
-        task.add_done_callback(self._reading.discard)
+        if execution is not None:
+            execution.read_news()

@@ -7,23 +7,39 @@ land beside a running handler, and ring the bell.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter
 from datetime import datetime
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from runstone.core.catalogue import CATALOGUE
 from runstone.core.commands import Control, CreateRun, ReceiveSignal, RefuseControl, ReportConflict
 from runstone.core.commit import Context, Lease
-from runstone.core.decide import Case, decide
+from runstone.core.decide import Case, Decision, decide
 from runstone.core.events import Event
 from runstone.core.ids import NewId
 from runstone.core.keys import content_hash
-from runstone.core.payloads import ControlKind, ErrorInfo, OptionalJson, SignalType
+from runstone.core.keys import control_signal_id as known_as
+from runstone.core.payloads import (
+    NOT_AUTHORIZED,
+    ControlKind,
+    ErrorInfo,
+    OptionalJson,
+    SignalAccepted,
+    SignalRejected,
+    SignalType,
+)
 from runstone.core.run import Run
-from runstone.errors import ControlRefused, DuplicateKey, NotFound, SignalConflict, StaleSequence
+from runstone.errors import (
+    ControlRefused,
+    DuplicateKey,
+    NotFound,
+    SignalConflict,
+    StaleSequence,
+    TooManyControls,
+)
 from runstone.ingest.answers import answer_schema, misfit
 from runstone.ports.authorization import Authorization
 from runstone.ports.bell import Bell
@@ -32,7 +48,8 @@ from runstone.ports.clock import Clock
 from runstone.ports.store import Store
 
 MAX_CONTROL_BYTES: Final = 64 * 1024
-MAX_CONTROLS_A_MINUTE: Final = 60
+
+_ANSWERED: Final = ("SIGNAL_ACCEPTED", "SIGNAL_REJECTED")
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +81,8 @@ class Gateway:
         self._new_id = new_id
         self._bell = bell
         self._authorization = authorization
-        self._recent: dict[str, deque[datetime]] = {}
+        self.refused: Counter[str] = Counter()
+        """Control signals that were refused by size or rate: answered and counted, not recorded."""
 
     async def receive(
         self, tenant_id: str, incoming: Incoming, create: CreateRun, *, owner: str | None = None
@@ -100,7 +118,7 @@ class Gateway:
         """The run of the signal that came before; other content under its id is a conflict."""
         signal = await self._store.find_signal(tenant_id, incoming.source_channel, incoming.source_id)
         if signal is None:
-            raise SignalConflict(f"The key {create.key!r} belongs to a run of another handler")
+            return await self._archived(tenant_id, incoming, digest, create)
         streams = await self._store.correlation(tenant_id, signal.correlation_id)
         if signal.source_hash != digest:
             await self._report_conflict(tenant_id, signal.id, digest)
@@ -108,12 +126,33 @@ class Gateway:
                 f"{incoming.source_channel} {incoming.source_id} came before with other content: "
                 f"signal {signal.id} stands"
             )
-        return next(stream.head.stream_id for stream in streams if stream.head.kind == "RUN")
+        runs = [stream.head.stream_id for stream in streams if stream.head.kind == "RUN"]
+        return runs[0] if runs else await self._archived(tenant_id, incoming, digest, create)
+
+    async def _archived(self, tenant_id: str, incoming: Incoming, digest: str, create: CreateRun) -> str:
+        """The same for a signal of which only a tombstone is left (§STO-52)."""
+        source = (incoming.source_channel, incoming.source_id)
+        stone = await self._store.find_tombstone(tenant_id, source=source)
+        if stone is None:
+            if create.key is not None:
+                stone = await self._store.find_tombstone(tenant_id, run_key=create.key)
+            conflict = SignalConflict(f"The key {create.key!r} belongs to a run of another handler")
+            raise conflict if stone is None else stone.error
+        if stone.source_hash != digest:
+            raise SignalConflict(
+                f"{' '.join(source)} came before with other content: signal {stone.stream_id} stands, "
+                f"and was archived in {stone.where}"
+            )
+        for other in await self._store.tombstones(tenant_id, stone.correlation_id):
+            if other.signal_id == stone.stream_id:
+                return other.stream_id
+        raise stone.error
 
     async def _report_conflict(self, tenant_id: str, signal_id: str, digest: str) -> None:
         for _ in range(10):
             stream = await self._store.load(tenant_id, signal_id)
-            assert stream is not None, "it was found a moment ago, and nothing is deleted"
+            if stream is None:  # it was archived a moment ago, and says no more
+                return
             case = Case.new(tenant_id, signal_id, self._new_id())
             case = msgspec.structs.replace(case, signal=stream.fold(), signal_fence=stream.head.fence)
             decision = decide(case, ReportConflict(source_hash=digest), context=self._context("gateway"))
@@ -138,44 +177,54 @@ class Gateway:
         """Approve, pause, resume, cancel, retry a step, answer a wait; `ControlRefused` says why not."""
         run = await self._store.get_run(tenant_id, run_id)
         if run is None:
-            raise NotFound(f"There is no run {run_id}")
-        self._check_limits(run_id, target, data, reason)
-        signal_id = control_signal_id or self._new_id()
+            stone = await self._store.find_tombstone(tenant_id, stream_id=run_id)
+            raise NotFound(f"There is no run {run_id}") if stone is None else stone.error
+        self._check_size(target, data, reason)
+        signal_id = self._new_id() if control_signal_id is None else known_as(run_id, control_signal_id)
         objection = await self._authorization.objection(sender, kind, run)
         if objection is not None:
-            await self._refuse(run, signal_id, kind, sender, target, "NOT_AUTHORIZED", objection)
+            await self._refuse(run, signal_id, kind, sender, target, NOT_AUTHORIZED, objection)
+        if control_signal_id is not None and await self._came_before(run, signal_id, kind, target, data):
+            return
         if kind == "ANSWER" and (problem := await self._misfit(run, target, data)) is not None:
             await self._refuse(run, signal_id, kind, sender, target, "INVALID_ANSWER", problem)
         command = Control(
             control_signal_id=signal_id, kind=kind, sender=sender, target=target, data=data, reason=reason
         )
-        decision = await carry_out(self._store, tenant_id, run_id, command, context=self._context(sender))
+        decision = await self._carry_out(run, command)
         self._bell.ring(run_id)
-        events = decision.commit.events or await self._history(tenant_id, run_id)
-        for event in events:
-            if event.event_type == "SIGNAL_REJECTED" and event.control_signal_id == signal_id:
-                error = msgspec.json.decode(event.event_data)["error"]["message"]
-                raise ControlRefused(f"{kind} was refused: {error}")
+        if not decision.commit.events:  # the same signal was faster on another way
+            await self._came_before(run, signal_id, kind, target, data)
+        for event in decision.commit.events:
+            _raise_if_rejected(event, signal_id, kind)
 
-    async def _history(self, tenant_id: str, run_id: str) -> Sequence[Event]:
-        """Where the answer stands to a control signal that came before: sent again, it is the same."""
-        stream = await self._store.load(tenant_id, run_id)
-        return stream.events if stream else ()
+    async def _came_before(
+        self, run: Run, signal_id: str, kind: ControlKind, target: str | None, data: OptionalJson
+    ) -> bool:
+        """Whether this control signal was answered before: sent again, it gets the same answer (§ENG-25)."""
+        stream = await self._store.load(run.tenant_id, run.id)
+        for event in stream.events if stream is not None else ():
+            if event.event_type in _ANSWERED and event.control_signal_id == signal_id:
+                _check_same(event, kind, target, data)
+                _raise_if_rejected(event, signal_id, kind)
+                return True
+        return False
 
-    def _check_limits(self, run_id: str, target: str | None, data: OptionalJson, reason: str) -> None:
-        """Too large or too many: answered, not recorded, or it would be a way to fill the log (§ENG-27)."""
+    def _check_size(self, target: str | None, data: OptionalJson, reason: str) -> None:
+        """Too large: answered, not recorded (§ENG-27)."""
         size = len((target or "").encode()) + len(reason.encode())
         if size + (memoryview(data).nbytes if isinstance(data, Raw) else 0) > MAX_CONTROL_BYTES:
+            self.refused["size"] += 1
             raise ControlRefused(f"A control signal holds at most {MAX_CONTROL_BYTES} bytes")
-        now = self._clock.now()
-        recent = self._recent.setdefault(run_id, deque())
-        while recent and (now - recent[0]).total_seconds() >= 60:
-            recent.popleft()
-        if len(recent) >= MAX_CONTROLS_A_MINUTE:
-            raise ControlRefused(f"A run takes at most {MAX_CONTROLS_A_MINUTE} control signals a minute")
-        recent.append(now)
-        if len(self._recent) > 10_000:
-            self._recent.pop(next(iter(self._recent)))
+
+    async def _carry_out(self, run: Run, command: Control | RefuseControl) -> Decision:
+        try:
+            return await carry_out(
+                self._store, run.tenant_id, run.id, command, context=self._context(command.sender)
+            )
+        except TooManyControls:
+            self.refused["rate"] += 1
+            raise
 
     async def _misfit(self, run: Run, target: str | None, data: OptionalJson) -> str | None:
         """Why an answer cannot be what its wait waits for (§ENG-22)."""
@@ -199,8 +248,28 @@ class Gateway:
         command = RefuseControl(
             control_signal_id=signal_id, kind=kind, sender=sender, target=target, error=error
         )
-        await carry_out(self._store, run.tenant_id, run.id, command, context=self._context(sender))
+        await self._carry_out(run, command)
         raise ControlRefused(f"{kind} was refused: {objection}")
 
     def _context(self, actor: str) -> Context:
         return Context(now=self._clock.now(), new_id=self._new_id, actor=actor)
+
+
+def _raise_if_rejected(event: Event, signal_id: str, kind: ControlKind) -> None:
+    if event.event_type == "SIGNAL_REJECTED" and event.control_signal_id == signal_id:
+        error = msgspec.json.decode(event.event_data)["error"]["message"]
+        raise ControlRefused(f"{kind} was refused: {error}")
+
+
+def _check_same(event: Event, kind: ControlKind, target: str | None, data: OptionalJson) -> None:
+    """The same id for something else is a mistake of its sender, who has to hear of it."""
+    first = CATALOGUE.decode(event)
+    assert isinstance(first, SignalAccepted | SignalRejected)
+    same = (first.kind, first.target) == (kind, target)
+    if same and isinstance(first, SignalAccepted):
+        same = bytes(first.data or b"") == bytes(data or b"")
+    if not same:
+        raise SignalConflict(
+            f"Control signal {event.control_signal_id} came before, as {first.kind} of "
+            f"{first.target or 'the run'} with other content: the first one stands"
+        )

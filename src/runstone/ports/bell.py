@@ -1,4 +1,8 @@
-"""The bell: says within one process that a run may have something to do. A hint, never the truth."""
+"""The bell: says that a run may have something to do. A hint, never the truth.
+
+This one rings within one process. A store that processes share may have a `bell` of its own that
+rings in all of them.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +23,9 @@ class Bell:
         """Registers a listener; call what is returned to stop listening."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def start(self) -> None:
+        """Rings elsewhere too from now on, where there is an elsewhere. May be called twice."""
+
+    async def stop(self) -> None:
+        """No longer does. May be called twice."""

@@ -11,11 +11,18 @@ from typing import Final
 import msgspec
 
 from runstone.core.commands import Command
-from runstone.core.commit import Context, Lease
+from runstone.core.commit import Commit, Context, Lease
 from runstone.core.decide import Case, Decision, decide
 from runstone.core.state import RunState, SignalState
 from runstone.core.transitions import SIGNAL
-from runstone.errors import CommitRefused, DuplicateKey, NotFound, OutcomeUnknown, StaleFence
+from runstone.errors import (
+    CommitRefused,
+    DuplicateKey,
+    NotFound,
+    OutcomeUnknown,
+    StaleFence,
+    StoreUnusable,
+)
 from runstone.ports.store import Committed, Host
 
 ATTEMPTS: Final = 100
@@ -40,7 +47,8 @@ async def load_case(host: Host, tenant_id: str, run_id: str) -> Case | None:
     if signal.signal is not None and signal.signal.status in SIGNAL.terminal:
         # It may have ended between the two reads, and the run with it.
         stream = await host.load(tenant_id, run_id)
-        assert stream is not None, "nothing is deleted"
+        if stream is None:  # it was archived a moment ago
+            return None
         run = stream.fold()
         assert isinstance(run, RunState), "a stream stays what it is"
     return Case(
@@ -87,9 +95,23 @@ async def submit(host: Host, decision: Decision) -> Committed:
     """Commits a decision; the same commit again while its outcome is unknown (§STO-19)."""
     if not decision.commit.writes:
         return Committed(repeated=True)
-    for _ in range(RESUBMISSIONS - 1):
+    return await make_durable(host, decision.commit)
+
+
+async def make_durable(host: Host, commit: Commit) -> Committed:
+    """Submits a commit until somebody knows what became of it; `OutcomeUnknown` if that takes too often.
+
+    That a later submission wrote nothing, since the store is unusable, says nothing about the first.
+    """
+    doubt: OutcomeUnknown | None = None
+    for _ in range(RESUBMISSIONS):
         try:
-            return await host.commit(decision.commit)
-        except OutcomeUnknown:
-            continue
-    return await host.commit(decision.commit)
+            return await host.commit(commit)
+        except OutcomeUnknown as error:
+            doubt = error
+        except StoreUnusable as error:
+            if doubt is None:
+                raise
+            raise doubt from error
+    assert doubt is not None, "every submission has left it open"
+    raise doubt

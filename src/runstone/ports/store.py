@@ -2,10 +2,11 @@
 
 A store has up to three parts. `EventLog` is the least: append to one stream, fetch it, show a
 snapshot. `Host` is what an engine can stand on: commits over several streams, claims and
-leases. `Queries` is what people and programs ask. `testing/conformance` proves each part.
+leases. `Queries` is what people and programs ask. `testing/conformance` proves each part. For
+maintenance there are `Rebuilds` below, `Retention` and `Health` in modules of their own.
 
-Every call names its tenant and sees nothing of another's, except `Host.claim`, `Host.feed` and
-`Queries.correlations` with no tenant, which belong to the trusted engine.
+Every call names its tenant and sees nothing of another's, except the claims of `Host`, `Host.feed`
+and `Queries.correlations` with no tenant, which belong to the trusted engine.
 
 Errors are those of `runstone.errors`; a driver's own never pass. A call that raises
 `CommitRefused` or `StoreUnusable` wrote nothing. Only after `OutcomeUnknown`, or when the caller
@@ -14,8 +15,8 @@ was cancelled, is it open whether something was written: submit the same commit 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Protocol
 
 import msgspec
@@ -23,22 +24,25 @@ import msgspec
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.effect import Effect
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import Run
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.ports.health import Health
+from runstone.ports.retention import Retention
 
 
-class Committed(msgspec.Struct, frozen=True, kw_only=True):
+class Committed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The commit is durable. `repeated`: it had been before, and this submission wrote nothing."""
 
     repeated: bool = False
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A run that this worker now owns, and the fence its commits have to carry."""
 
     run_id: str
@@ -48,7 +52,26 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
 
 
-class FeedPosition(msgspec.Struct, frozen=True, order=True):
+class EffectClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """An outbox entry that this worker now has: the effect as it is, and the fence its outcome has to carry.
+
+    A large spec or result stands in the effect's row as a reference to its event.
+    """
+
+    effect: Effect
+    fence: int
+
+
+class EffectGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Effects of one type and status whose last error has the same code."""
+
+    status: EffectStatus
+    effect_type: str
+    error_code: str | None
+    count: int
+
+
+class FeedPosition(msgspec.Struct, frozen=True, gc=False, order=True):
     """A place in a store's feed; ordered. `epoch` rises when positions before it mean nothing any more."""
 
     epoch: int = 0
@@ -56,7 +79,7 @@ class FeedPosition(msgspec.Struct, frozen=True, order=True):
     sequence: int = 0
 
 
-class FeedItem(msgspec.Struct, frozen=True, kw_only=True):
+class FeedItem(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """An event and its place in the feed."""
 
     position: FeedPosition
@@ -103,7 +126,7 @@ class EventLog(Protocol):
 class Host(EventLog, Protocol):
     """What can host the engine."""
 
-    async def commit(self, commit: Commit) -> Committed:
+    def commit(self, commit: Commit) -> Awaitable[Committed]:
         """Writes to all of the commit's streams, or to none (§STO-12 to §STO-17).
 
         Each write is compared with its stream's head: `StaleSequence` when the stream is not at
@@ -111,6 +134,10 @@ class Host(EventLog, Protocol):
         event key, source id, effect key, run key or run request exists already. A commit that is
         there already, event for event, is `repeated`. Commits submitted together may share a
         transaction; one that fails does not take others with it.
+
+        A write may name outbox entries that its writer holds: `StaleClaim` when the fence of one is
+        not that of the hold, after the checks above. A hold with `release` ends with the commit: the
+        entry has no owner then, and is due as its row says (§OUT-13).
         """
         ...
 
@@ -144,6 +171,45 @@ class Host(EventLog, Protocol):
 
         Their attempts are reset and their fences raised: a write of the worker's that is still on its way
         comes too late.
+        """
+        ...
+
+    async def claim_effects(
+        self,
+        worker_id: str,
+        *,
+        types: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        per_tenant: int | None = None,
+        holding: Mapping[str, int] | None = None,
+    ) -> Sequence[EffectClaim]:
+        """Takes outbox entries that are due and free, of these types (§OUT-4 to §OUT-6).
+
+        Pending ones; failed ones whose `next_retry_at` is past; ones under way whose lease is over:
+        in every case only when no lease, and no rest that `release_effects` gave them, is running. One
+        statement: two claims never get the same entry. It sets owner, lease and a new, higher fence,
+        and writes no event. Tenants get equal shares, none more than `per_tenant` with what it holds
+        already; within a tenant the one that has been due longest goes first.
+        """
+        ...
+
+    async def extend_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, lease: timedelta
+    ) -> Sequence[EffectClaim]:
+        """Extends the leases of those that are the worker's own still, and gives them as they are now.
+
+        An entry is its worker's own until another claims it or it is released, also after its lease
+        is over. One whose effect has ended meanwhile is given too: the caller looks at its status.
+        """
+        ...
+
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        """Puts entries of the worker's back, to be claimed at once or not before `until`; how many.
+
+        Their fences are raised: an outcome that is still on its way comes too late. No retry is counted.
         """
         ...
 
@@ -191,6 +257,34 @@ class Queries(Protocol):
         limit: int = 100,
     ) -> Sequence[Run]:
         """Runs, the newest first; `after` is the last id of the page before."""
+        ...
+
+    async def get_effect(self, tenant_id: str, effect_id: str) -> Effect | None: ...
+
+    async def find_effect(self, tenant_id: str, key: str) -> Effect | None:
+        """The ledger: the effect that has this idempotency key (§OUT-8)."""
+        ...
+
+    async def list_effects(
+        self,
+        tenant_id: str,
+        *,
+        status: EffectStatus | None = None,
+        effect_type: str | None = None,
+        error_code: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Effect]:
+        """Effects, the newest first; `after` is the last id of the page before.
+
+        `error_code` is that of the effect's last error.
+        """
+        ...
+
+    async def effect_groups(
+        self, tenant_id: str, *, status: EffectStatus | None = None
+    ) -> Sequence[EffectGroup]:
+        """How many effects there are by status, type and error code, ordered by these."""
         ...
 
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
@@ -244,5 +338,5 @@ class Rebuilds(Protocol):
         ...
 
 
-class Store(Host, Queries, Rebuilds, Protocol):
+class Store(Host, Queries, Rebuilds, Retention, Health, Protocol):
     """A store with every part."""

@@ -7,8 +7,8 @@ test can walk the number upward until no fault is hit: then every operation has 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -17,15 +17,27 @@ import msgspec
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.effect import Effect
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import Run
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import RunStatus
+from runstone.core.tombstone import Resting, Tombstone
+from runstone.core.transitions import EffectStatus, RunStatus
 from runstone.errors import OutcomeUnknown, StoreBusy
-from runstone.ports.store import Claim, Committed, FeedItem, FeedPosition, Store
+from runstone.ports.health import Problem, Vitals
+from runstone.ports.retention import Expired
+from runstone.ports.store import (
+    Claim,
+    Committed,
+    EffectClaim,
+    EffectGroup,
+    FeedItem,
+    FeedPosition,
+    Store,
+)
 
 _T = TypeVar("_T")
 
@@ -104,7 +116,10 @@ class FaultyStore:
     # Host
 
     async def commit(self, commit: Commit) -> Committed:
-        return await self._do(self.store.commit(commit))
+        async def submit() -> Committed:
+            return await self.store.commit(commit)
+
+        return await self._do(submit())
 
     async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
         return await self._do(self.store.load(tenant_id, stream_id, after_seq=after_seq))
@@ -121,6 +136,32 @@ class FaultyStore:
 
     async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
         return await self._do(self.store.release(worker_id, run_ids))
+
+    async def claim_effects(
+        self,
+        worker_id: str,
+        *,
+        types: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        per_tenant: int | None = None,
+        holding: Mapping[str, int] | None = None,
+    ) -> Sequence[EffectClaim]:
+        return await self._do(
+            self.store.claim_effects(
+                worker_id, types=types, limit=limit, lease=lease, per_tenant=per_tenant, holding=holding
+            )
+        )
+
+    async def extend_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, lease: timedelta
+    ) -> Sequence[EffectClaim]:
+        return await self._do(self.store.extend_effects(worker_id, effect_ids, lease=lease))
+
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        return await self._do(self.store.release_effects(worker_id, effect_ids, until=until))
 
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
@@ -163,6 +204,38 @@ class FaultyStore:
             self.store.list_runs(tenant_id, status=status, handler=handler, after=after, limit=limit)
         )
 
+    async def get_effect(self, tenant_id: str, effect_id: str) -> Effect | None:
+        return await self._do(self.store.get_effect(tenant_id, effect_id))
+
+    async def find_effect(self, tenant_id: str, key: str) -> Effect | None:
+        return await self._do(self.store.find_effect(tenant_id, key))
+
+    async def list_effects(
+        self,
+        tenant_id: str,
+        *,
+        status: EffectStatus | None = None,
+        effect_type: str | None = None,
+        error_code: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Effect]:
+        return await self._do(
+            self.store.list_effects(
+                tenant_id,
+                status=status,
+                effect_type=effect_type,
+                error_code=error_code,
+                after=after,
+                limit=limit,
+            )
+        )
+
+    async def effect_groups(
+        self, tenant_id: str, *, status: EffectStatus | None = None
+    ) -> Sequence[EffectGroup]:
+        return await self._do(self.store.effect_groups(tenant_id, status=status))
+
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         return await self._do(self.store.rows(tenant_id, stream_id))
 
@@ -193,6 +266,46 @@ class FaultyStore:
 
     async def delete_strays(self) -> int:
         return await self._do(self.store.delete_strays())
+
+    # Retention and health
+
+    async def expired(
+        self,
+        resting: Resting,
+        *,
+        tenant_id: str | None = None,
+        after: Expired | None = None,
+        limit: int = 100,
+    ) -> Sequence[Expired]:
+        return await self._do(self.store.expired(resting, tenant_id=tenant_id, after=after, limit=limit))
+
+    async def forget(self, tombstones: Sequence[Tombstone]) -> bool:
+        return await self._do(self.store.forget(tombstones))
+
+    async def find_tombstone(
+        self,
+        tenant_id: str,
+        *,
+        stream_id: str | None = None,
+        source: tuple[str, str] | None = None,
+        run_key: str | None = None,
+    ) -> Tombstone | None:
+        return await self._do(
+            self.store.find_tombstone(tenant_id, stream_id=stream_id, source=source, run_key=run_key)
+        )
+
+    async def tombstones(self, tenant_id: str, correlation_id: str) -> Sequence[Tombstone]:
+        return await self._do(self.store.tombstones(tenant_id, correlation_id))
+
+    def graveyard(self, tenant_id: str | None = None) -> AsyncIterator[Tombstone]:
+        """An iterator is no operation: it passes through."""
+        return self.store.graveyard(tenant_id)
+
+    async def vitals(self) -> Vitals:
+        return await self._do(self.store.vitals())
+
+    async def symptoms(self) -> Sequence[Problem]:
+        return await self._do(self.store.symptoms())
 
 
 async def _cancel_midway(operation: Coroutine[Any, Any, object]) -> None:

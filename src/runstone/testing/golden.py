@@ -34,8 +34,10 @@ from runstone.ports.store import Claim
 from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
 from runstone.testing.memory import MemoryData, MemoryStore
 
-_ENDS: Final = frozenset({"RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"})
-_CLOSING: Final = frozenset({"HANDLER_RETURNED", "RUN_FAILED", "RUN_CANCELLED"})
+_ENDS: Final = frozenset(
+    {"RUN_HANDLER_RETURNED", "RUN_CONTINUED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"}
+)
+_CLOSING: Final = frozenset({"HANDLER_RETURNED", "RUN_CONTINUED", "RUN_FAILED", "RUN_CANCELLED"})
 
 
 class HistoryDiffers(AssertionError):
@@ -73,8 +75,16 @@ def assert_replays(app: App, path: str | Path) -> int:
 
 
 async def _replay(app: App, stream: Stream, signals: Sequence[SignalState]) -> None:
+    """Every generation of it, each from its own beginning to its own end."""
+    events = stream.events
+    begins = [place + 1 for place, event in enumerate(events) if event.event_type == "RUN_CONTINUED"]
+    for begin in (0, *begins):
+        await _replay_generation(app, stream, begin, signals)
+
+
+async def _replay_generation(app: App, stream: Stream, begin: int, signals: Sequence[SignalState]) -> None:
     run_id = stream.head.stream_id
-    kept, end = _split(stream.events)
+    kept, end = _split(stream.events, begin)
     state = fold_run(RunState(stream_id=run_id, tenant_id=stream.head.tenant_id), kept)
     run = state.run
     if run is None or run.started_at is None:
@@ -84,19 +94,27 @@ async def _replay(app: App, stream: Stream, signals: Sequence[SignalState]) -> N
         raise HistoryDiffers(run_id, f"a handler {run.plan_id!r}", f"none in app {app.name!r}")
     signal = next(found for found in signals if found.stream_id == run.signal_id)
     running = msgspec.structs.replace(state, run=msgspec.structs.replace(run, status="RUNNING"))
-    actual = await _Rehearsal(handler, Case(signal=signal, run=running), app.version).outcome()
+    actual = await _Rehearsal(handler, Case(signal=_processing(signal), run=running), app.version).outcome()
     expected = _said(end) if end is not None and end.event_type != "RUN_CANCELLED" else actual
     if actual != expected:
         raise HistoryDiffers(run_id, expected, actual)
 
 
-def _split(events: Sequence[Event]) -> tuple[Sequence[Event], Event | None]:
-    """The history up to where its handler ended, and how it ended."""
-    place = next((place for place, event in enumerate(events) if event.event_type in _ENDS), None)
+def _processing(state: SignalState) -> SignalState:
+    """The signal as it was while its run was under way: with the run it ends once more."""
+    assert state.signal is not None, "a bundle has the signals of its runs"
+    signal = msgspec.structs.replace(state.signal, status="PROCESSING")
+    return msgspec.structs.replace(state, signal=signal)
+
+
+def _split(events: Sequence[Event], begin: int) -> tuple[Sequence[Event], Event | None]:
+    """The history up to where the handler that began there ended, and how it ended."""
+    ends = (place for place in range(begin, len(events)) if events[place].event_type in _ENDS)
+    place = next(ends, None)
     if place is None:
         return events, None
     end = events[place]
-    while place and _closes(events[place - 1]):
+    while place > begin and _closes(events[place - 1]):
         place -= 1
     return events[:place], end
 
@@ -113,6 +131,8 @@ def _said(event: Event) -> str:
     data: dict[str, Any] = msgspec.json.decode(event.event_data)
     if event.event_type == "RUN_HANDLER_RETURNED":
         return f"the handler returned {bytes(codec.canonical(data['result'])).decode()}"
+    if event.event_type == "RUN_CONTINUED":
+        return f"the handler continued as new with {bytes(codec.canonical(data['carry'])).decode()}"
     return f"the handler failed: {data['exit_reason']}"
 
 
@@ -133,7 +153,7 @@ class _Rehearsal(Execution):
 
         async def handle(execution: Execution) -> Raw:
             run = Run(execution, clock=clock, threads=None, emit=lambda run_id, value: None)
-            return write(await handler.function(run, *handler.read_input(execution.pen.case)))
+            return write(await handler.function(run, *handler.read_input(execution.case)))
 
         super().__init__(
             handle,

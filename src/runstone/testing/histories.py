@@ -122,7 +122,8 @@ def _record(case: Case, context: Context, payload: Payload) -> Decision:
     """Pipelines write without commands: their graph is declared, not folded."""
     writer = CaseWriter(case, context)
     writer.run.record(payload)
-    return writer.decision(None)
+    commit = writer.commit()
+    return Decision(case=writer.freeze(), commit=commit)
 
 
 def _pipeline_payloads(state: RunState, pen: Pen) -> tuple[Payload, ...]:
@@ -134,14 +135,16 @@ def _pipeline_payloads(state: RunState, pen: Pen) -> tuple[Payload, ...]:
         payloads.ArtifactWritten(
             name="draft", path="out/draft.md", sha256="b" * 64, writer_worker="w1", inputs={"plan": "c" * 64}
         ),
-        payloads.WorkItemStarted(item="chapter", worker="w1"),
+        payloads.WorkItemStarted(item="chapter", worker="w1", inputs=pen.pick(({}, {"plan": "c" * 64}))),
+        payloads.CommitRecorded(sha="d" * 40, branch=pen.text()),
         payloads.IssueOpened(issue="i1", code="SnapshotInvalid", message=pen.text()),
     ]
     if here is not None:
         found.append(payloads.ResumeRewind(from_state=here, to_state="DRAFTING"))
         found.append(payloads.InvalidStateTransition(from_state=here, to_state="nowhere"))
     if "draft" in pipeline.artifacts:
-        found.append(payloads.ArtifactInvalidated(name="draft", because="plan"))
+        found.append(payloads.ArtifactInvalidated(name="draft", because="plan", reason=pen.text()))
+        found.append(payloads.ArtifactRevalidated(name="draft"))
     if "chapter" in pipeline.work_items:
         found.append(payloads.WorkItemCompleted(item="chapter", outputs=("draft",)))
         found.append(payloads.WorkItemFailed(item="chapter", error=pen.error()))

@@ -8,17 +8,20 @@ same data finds what was there. An operation awaits its turn and nothing else, s
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from runstone.core.append import append_write, empty_state, repeated
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.effect import Effect
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import QueueEntry, Run
@@ -26,18 +29,19 @@ from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot, project_run, run_snapshot
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus
 from runstone.errors import StaleSequence, StoreClosed
 from runstone.ports.clock import Clock
-from runstone.ports.store import Claim, Committed, FeedItem, FeedPosition
-from runstone.testing.memory_data import MemoryData, MemoryStream, name
+from runstone.ports.store import Claim, Committed, EffectClaim, EffectGroup, FeedItem, FeedPosition
+from runstone.testing.memory_data import EffectLease, MemoryData, MemoryStream, name
+from runstone.testing.memory_upkeep import MemoryUpkeep
 
 __all__ = ["MemoryData", "MemoryStore"]
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
-class MemoryStore:
+class MemoryStore(MemoryUpkeep):
     """A store with every part."""
 
     contract_version = "2.0.0"
@@ -118,7 +122,7 @@ class MemoryStore:
             and self._is_free(stream)
             and entry.handler in handlers
             and entry.code_rank <= code_rank
-            and (entry.lane is None or entry.started or self._has_room(entry))
+            and (entry.lane is None or entry.started or self._has_room(entry, now))
         ]
         due.sort(key=lambda found: found[0])
         self.data.workers[worker_id] = now + lease
@@ -127,15 +131,21 @@ class MemoryStore:
     def _is_free(self, stream: MemoryStream) -> bool:
         return stream.owner is None or self.data.workers.get(stream.owner, _NEVER) <= self._clock.now()
 
-    def _has_room(self, entry: QueueEntry) -> bool:
+    def _has_room(self, entry: QueueEntry, now: datetime) -> bool:
         """Whether those under way in its lane and those before it in line are fewer than the limit.
 
-        Who has been claimed stands before who has not; the others stand in the order of their ids.
+        Who has been claimed stands before who has not; the others stand in the order of their ids. Who is
+        not due, for it waits to be approved, does not stand in line.
         """
         place = self._place(entry)
         others = (other for stream in self.data.streams.values() for other in stream.of(QueueEntry))
         lane = (other for other in others if (other.tenant_id, other.lane) == (entry.tenant_id, entry.lane))
-        return sum(other.started or self._place(other) < place for other in lane) < entry.lane_limit
+        before = (
+            other.started
+            or (other.wake_at is not None and other.wake_at <= now and self._place(other) < place)
+            for other in lane
+        )
+        return sum(before) < entry.lane_limit
 
     def _place(self, entry: QueueEntry) -> tuple[bool, str]:
         return self.data.streams[entry.run_id].owner is None, entry.run_id
@@ -169,14 +179,74 @@ class MemoryStore:
             stream.head = replace(stream.head, fence=stream.head.fence + 1)
         return len(given_back)
 
+    # Host: claims of effects
+
+    async def claim_effects(
+        self,
+        worker_id: str,
+        *,
+        types: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        per_tenant: int | None = None,
+        holding: Mapping[str, int] | None = None,
+    ) -> Sequence[EffectClaim]:
+        now = await self._turn()
+        due: dict[str, list[tuple[datetime, str, Effect, EffectLease]]] = {}
+        for effect, held in self._entries():
+            ready = _ready_at(effect, held)
+            if ready is not None and ready <= now and effect.effect_type in types:
+                due.setdefault(effect.tenant_id, []).append((ready, effect.id, effect, held))
+        queues = []
+        for tenant_id, found in sorted(due.items()):
+            found.sort(key=lambda one: one[:2])
+            room = None if per_tenant is None else max(0, per_tenant - (holding or {}).get(tenant_id, 0))
+            queues.append(found[:room])
+        claims: list[EffectClaim] = []
+        while any(queues) and len(claims) < limit:  # one of each tenant, round after round
+            for queue in queues:
+                if queue and len(claims) < limit:
+                    _, _, effect, held = queue.pop(0)
+                    held.owner, held.fence, held.until = worker_id, held.fence + 1, now + lease
+                    claims.append(EffectClaim(effect=effect, fence=held.fence))
+        return claims
+
+    def _entries(self) -> Iterator[tuple[Effect, EffectLease]]:
+        for stream in self.data.streams.values():
+            for effect in stream.of(Effect):
+                yield effect, stream.effect_leases.setdefault(effect.id, EffectLease())
+
+    def _held(self, worker_id: str, effect_ids: Sequence[str]) -> list[tuple[Effect, EffectLease]]:
+        entries = {effect.id: (effect, held) for effect, held in self._entries()}
+        named = (entries[effect_id] for effect_id in effect_ids if effect_id in entries)
+        return [(effect, held) for effect, held in named if held.owner == worker_id]
+
+    async def extend_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, lease: timedelta
+    ) -> Sequence[EffectClaim]:
+        now = await self._turn()
+        own = self._held(worker_id, effect_ids)
+        for _, held in own:
+            held.until = now + lease
+        return [EffectClaim(effect=effect, fence=held.fence) for effect, held in own]
+
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        await self._turn()
+        own = self._held(worker_id, effect_ids)
+        for _, held in own:
+            held.owner, held.fence, held.until = None, held.fence + 1, until
+        return len(own)
+
     # Host: the feed and checkpoints
 
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
     ) -> Sequence[FeedItem]:
         await self._turn()
-        start = after.sequence if after else 0
-        return self.data.log[start : start + limit]
+        place = bisect_right(self.data.log, after.sequence if after else 0, key=_sequence)
+        return self.data.log[place : place + limit]
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
         await self._turn()
@@ -233,6 +303,48 @@ class MemoryStore:
         page = [run for run in wanted if after is None or run.id < after]
         return sorted(page, key=lambda run: run.id, reverse=True)[:limit]
 
+    async def _effects(self, tenant_id: str) -> list[Effect]:
+        return [effect for stream in await self._all(tenant_id) for effect in stream.of(Effect)]
+
+    async def get_effect(self, tenant_id: str, effect_id: str) -> Effect | None:
+        return next((found for found in await self._effects(tenant_id) if found.id == effect_id), None)
+
+    async def find_effect(self, tenant_id: str, key: str) -> Effect | None:
+        effects = await self._effects(tenant_id)
+        return next((found for found in effects if found.idempotency_key == key), None)
+
+    async def list_effects(
+        self,
+        tenant_id: str,
+        *,
+        status: EffectStatus | None = None,
+        effect_type: str | None = None,
+        error_code: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Effect]:
+        wanted = [
+            effect
+            for effect in await self._effects(tenant_id)
+            if status in (None, effect.status)
+            and effect_type in (None, effect.effect_type)
+            and error_code in (None, _error_code(effect))
+            and (after is None or effect.id < after)
+        ]
+        return sorted(wanted, key=lambda effect: effect.id, reverse=True)[:limit]
+
+    async def effect_groups(
+        self, tenant_id: str, *, status: EffectStatus | None = None
+    ) -> Sequence[EffectGroup]:
+        effects = [found for found in await self._effects(tenant_id) if status in (None, found.status)]
+        counts = Counter((found.status, found.effect_type, _error_code(found)) for found in effects)
+        return [
+            EffectGroup(status=state, effect_type=kind, error_code=code, count=count)
+            for (state, kind, code), count in sorted(
+                counts.items(), key=lambda group: (group[0][0], group[0][1], group[0][2] or "")
+            )
+        ]
+
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         stream = await self._find(tenant_id, stream_id)
         return stream.all_rows() if stream else []
@@ -274,3 +386,20 @@ class MemoryStore:
         """There are none: rows live inside of their stream."""
         await self._turn()
         return 0
+
+
+def _sequence(item: FeedItem) -> int:
+    return item.position.sequence
+
+
+def _ready_at(effect: Effect, held: EffectLease) -> datetime | None:
+    """When an entry may be claimed; none: not as it is."""
+    if effect.status not in ("PENDING", "EXECUTING", "FAILED"):
+        return None
+    due = effect.next_retry_at or effect.requested_at
+    return due if held.until is None else max(due, held.until)
+
+
+def _error_code(effect: Effect) -> str | None:
+    """The code of an effect's last error."""
+    return None if effect.error_details is None else msgspec.json.decode(effect.error_details)["code"]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from runstone.core import transitions
 from runstone.core.chain import portable
 from runstone.core.checkpoint import Checkpoint
-from runstone.core.commit import Commit, StreamWrite
+from runstone.core.commit import Commit, Hold, StreamWrite
 from runstone.core.effect import Effect
 from runstone.core.events import Event
 from runstone.core.rows import TABLES, Row
@@ -21,8 +21,16 @@ from runstone.core.signal import Signal
 from runstone.core.state import RunState, SignalState
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
+from runstone.core.tombstone import Tombstone
 from runstone.core.toolcall import ToolCall
-from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequence, StateTransitionError
+from runstone.errors import (
+    CommitRefused,
+    DuplicateKey,
+    StaleClaim,
+    StaleFence,
+    StaleSequence,
+    StateTransitionError,
+)
 from runstone.ports.store import FeedItem, FeedPosition
 
 _Row = TypeVar("_Row", bound=Row)
@@ -37,6 +45,15 @@ _MACHINES: Final[dict[type[Row], transitions.Machine]] = {
 
 
 @dataclass
+class EffectLease:
+    """Who has an outbox entry, and until when nobody else may: beside its row, and no history."""
+
+    owner: str | None = None
+    fence: int = 0
+    until: datetime | None = None
+
+
+@dataclass
 class MemoryStream:
     """One stream: its head, its events, its rows, and for a run the lease."""
 
@@ -46,6 +63,7 @@ class MemoryStream:
     rows: dict[tuple[type[Row], str], Row] = field(default_factory=dict)
     owner: str | None = None
     attempts: int = 0
+    effect_leases: dict[str, EffectLease] = field(default_factory=dict)
     folded: SignalState | RunState | None = None
 
     def of(self, kind: type[_Row]) -> list[_Row]:
@@ -78,7 +96,10 @@ class MemoryData:
     event_ids: set[str] = field(default_factory=set)
     taken: dict[tuple[str, ...], str] = field(default_factory=dict)
     """What is unique beside events, and the id of the row that has it."""
+    tombstones: dict[str, Tombstone] = field(default_factory=dict)
     commits: int = 0
+    events: int = 0
+    """How many there ever were: the last number that was given."""
     workers: dict[str, datetime] = field(default_factory=dict)
     checkpoints: dict[tuple[str, int], Checkpoint] = field(default_factory=dict)
 
@@ -93,8 +114,11 @@ class MemoryData:
             raise CommitRefused("A commit belongs to one tenant")
         for write in commit.writes:
             self._check_head(write)
+            self._check_tombstone(write)
             self._check_rows(write)
         self._check_events(commit.events)
+        for write in commit.writes:
+            self._check_holds(write)
         self.taken |= self._check_keys(row for write in commit.writes for row in write.rows)
         self.commits += 1
         for write in commit.writes:
@@ -112,6 +136,16 @@ class MemoryData:
         if write.fence != fence:
             raise StaleFence(write.stream_id, write.fence, fence)
 
+    def _check_tombstone(self, write: StreamWrite) -> None:
+        """A stream that was removed comes back whole, or not at all (§STO-53)."""
+        stone = self.tombstones.get(write.stream_id)
+        if stone is not None and (stone.tenant_id, stone.last_seq, stone.head) != (
+            write.tenant_id,
+            write.last_seq,
+            write.head,
+        ):
+            raise DuplicateKey(f"stream {write.stream_id}, which was archived")
+
     def _check_rows(self, write: StreamWrite) -> None:
         """A row moves along its machine, and not at all once it has ended (§TRN-33, §TRN-34)."""
         stream = self.streams.get(write.stream_id)
@@ -123,6 +157,14 @@ class MemoryData:
             was, now = str(getattr(before, "status", "")), str(getattr(row, "status", ""))
             if was in machine.terminal or now not in machine.reachable(was) | {was}:
                 raise StateTransitionError(machine.entity, name(row)[1], was, now)
+
+    def _check_holds(self, write: StreamWrite) -> None:
+        """§OUT-13."""
+        stream = self.streams.get(write.stream_id)
+        for hold in write.holds:
+            lease = stream.effect_leases.get(hold.effect_id) if stream else None
+            if lease is None or lease.fence != hold.fence:
+                raise StaleClaim(hold.effect_id, hold.fence, lease.fence if lease else None)
 
     def _check_events(self, events: Iterable[Event]) -> None:
         ids: set[str] = set()
@@ -140,10 +182,11 @@ class MemoryData:
     def _check_keys(self, rows: Iterable[Row]) -> dict[tuple[str, ...], str]:
         """What these rows take for themselves, unless another row has it."""
         found: dict[tuple[str, ...], str] = {}
+        archived = {key: stone.stream_id for stone in self.tombstones.values() for key in _kept_keys(stone)}
         for row in rows:
             _, row_id = name(row)
             for key in _unique_keys(row):
-                if (found.get(key) or self.taken.get(key) or row_id) != row_id:
+                if (found.get(key) or self.taken.get(key) or archived.get(key) or row_id) != row_id:
                     raise DuplicateKey(" ".join(key))
                 found[key] = row_id
         return found
@@ -160,6 +203,7 @@ class MemoryData:
             last_at=write.last_at,
             fence=fence,
         )
+        self.tombstones.pop(write.stream_id, None)
         stream = self.streams.setdefault(write.stream_id, MemoryStream(head))
         stream.head = head
         stream.rows |= {name(row): row for row in write.rows}
@@ -167,9 +211,17 @@ class MemoryData:
             self._enqueue(stream, write.queue)
         if write.lease is not None:
             stream.owner, stream.attempts = write.lease.owner, write.lease.attempts
+        for hold in write.holds:
+            self._end_hold(stream, hold)
+
+    def _end_hold(self, stream: MemoryStream, hold: Hold) -> None:
+        if hold.release:
+            lease = stream.effect_leases[hold.effect_id]
+            lease.owner, lease.until = None, None
 
     def _store(self, stream: MemoryStream, event: Event, now: datetime) -> None:
-        sequence = len(self.log) + 1
+        self.events += 1
+        sequence = self.events
         stored = replace(event, sequence_number=sequence, persisted_at=now)
         stream.events.append(stored)
         stream.by_key[event.idempotency_key] = stored
@@ -182,6 +234,19 @@ class MemoryData:
             stream.rows.pop((QueueEntry, stream.head.stream_id), None)
         else:
             stream.rows[name(entry)] = entry
+
+    def forget(self, stones: Iterable[Tombstone]) -> None:
+        """Takes streams out, with everything of theirs, and puts these in their place."""
+        for stone in stones:
+            stream = self.streams.pop(stone.stream_id)
+            self.event_ids -= {event.id for event in stream.events}
+            for row in stream.all_rows():
+                for key in _unique_keys(row):
+                    self.taken.pop(key, None)
+            for place in [place for place in self.checkpoints if place[0] == stone.stream_id]:
+                del self.checkpoints[place]
+            self.tombstones[stone.stream_id] = stone
+        self.log = [item for item in self.log if item.event.stream_id in self.streams]
 
 
 def name(row: Row) -> tuple[type[Row], str]:
@@ -203,3 +268,11 @@ def _unique_keys(row: Row) -> Iterator[tuple[str, ...]]:
             yield "effect key", row.tenant_id, row.idempotency_key
         case _:
             pass
+
+
+def _kept_keys(stone: Tombstone) -> Iterator[tuple[str, ...]]:
+    """What nobody else may have, though the row that had it is gone (§STO-53)."""
+    if stone.source_channel is not None and stone.source_id is not None:
+        yield "source", stone.tenant_id, stone.source_channel, stone.source_id
+    if stone.run_key is not None:
+        yield "run key", stone.tenant_id, stone.run_key

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeAlias, get_args
 
-from runstone.core import commands
+from runstone.core import codec, commands
 from runstone.core.commands import Command
 from runstone.core.decide import Case
-from runstone.core.effect import Effect
+from runstone.core.effect import Effect, effect_wait
 from runstone.core.payloads import ControlKind, EntityRef, RunType, SignalType, StepType, WaitSpec
 from runstone.core.run import Run
-from runstone.core.state import RunState
+from runstone.core.state import CONTROLS_A_MINUTE, RunState
 from runstone.core.step import Step
 from runstone.core.transitions import EFFECT, RUN
 from runstone.testing.pen import Pen
@@ -93,7 +93,7 @@ def _steps(state: RunState, run: Run, pen: Pen) -> Iterator[Move]:
     if run.status == "RUNNING" and not state.handler_returned:
         for key in STEP_KEYS:
             if key not in state.latest_steps or key in state.due_attempts:
-                yield 40, partial(_start_step, pen, key)
+                yield 40, partial(_start_step, pen, key, tuple(map(effect_wait, state.effects)))
                 break
     for key, step_id in state.open_steps.items():
         yield 20, partial(_complete_step, pen, state.steps[step_id])
@@ -116,11 +116,11 @@ def _failed(state: RunState) -> list[str]:
     ]
 
 
-def _start_step(pen: Pen, key: str) -> Command:
+def _start_step(pen: Pen, key: str, effects: tuple[str, ...]) -> Command:
     step_type: StepType = pen.pick(get_args(StepType))
     wait = None
     if step_type == "WAIT":
-        wait = WaitSpec(name=pen.pick(WAITS), deadline=pen.pick((None, pen.later())))
+        wait = WaitSpec(name=pen.pick((*WAITS, *effects)), deadline=pen.pick((None, pen.later())))
     return commands.StartStep(
         step_key=key,
         step_id=pen.new_id(),
@@ -194,6 +194,8 @@ def _rests(state: RunState, run: Run, pen: Pen) -> Iterator[Move]:
     yield 3, partial(_create_checkpoint, pen)
     yield 5, partial(_suspend, pen, tuple(state.open_steps))
     yield 3, partial(_pause, pen)
+    for key in _failed(state):
+        yield 5, partial(_park, key)
 
 
 def _set_variable(pen: Pen) -> Command:
@@ -210,6 +212,10 @@ def _suspend(pen: Pen, waiting: tuple[str, ...]) -> Command:
 
 def _pause(pen: Pen) -> Command:
     return commands.PauseRun(reason="PARKED", details=pen.maybe_payload())
+
+
+def _park(key: str) -> Command:
+    return commands.PauseRun(reason="PARKED", details=codec.canonical({"step": key}))
 
 
 def _ends(state: RunState, run: Run, pen: Pen) -> Iterator[Move]:
@@ -248,6 +254,7 @@ def _request_effect(pen: Pen, key: str, ordinal: int) -> Command:
         critical=bool(pen.chance.below(2)),
         delivery=pen.pick(("at_least_once", "at_most_once")),
         metadata=pen.maybe_payload(),
+        compensation=pen.chance.below(5) == 4,
     )
 
 
@@ -265,7 +272,7 @@ def _effects(state: RunState, pen: Pen) -> Iterator[Move]:
         if effect.status == "DEAD_LETTER":
             yield 10, partial(_requeue, pen, effect)
             yield 5, partial(_discard, pen, effect)
-        if effect.status in EFFECT.terminal:
+        if effect.status in EFFECT.terminal or effect.delivery == "at_most_once":
             yield 1, partial(_late_outcome, pen, effect)
 
 
@@ -298,6 +305,8 @@ def _late_outcome(pen: Pen, effect: Effect) -> Command:
 
 
 def _controls(state: RunState, run: Run, pen: Pen) -> Iterator[Move]:
+    if len(state.control_times) == CONTROLS_A_MINUTE or len(state.denied_times) == CONTROLS_A_MINUTE:
+        return
     control = partial(_control, pen)
     if run.status == "PENDING" and state.approval_required:
         yield 20, partial(control, "APPROVE")

@@ -36,6 +36,7 @@ from random import Random
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
 from runstone.app import App
 from runstone.core.commands import Command, CompleteEffect, FailEffect
@@ -142,9 +143,13 @@ class Simulator:
     @property
     def effects(self) -> list[RequestedEffect]:
         """What the runs asked for outside, the earliest first."""
-        found = [effect for stream in self._data.streams.values() for effect in stream.of(Effect)]
-        found.sort(key=lambda effect: (effect.requested_at, effect.id))
-        return [_requested(effect) for effect in found]
+        found = [
+            (effect, stream.state().whole(effect.effect_spec))
+            for stream in self._data.streams.values()
+            for effect in stream.of(Effect)
+        ]
+        found.sort(key=lambda one: (one[0].requested_at, one[0].id))
+        return [_requested(effect, spec) for effect, spec in found]
 
     async def deliver(self, effect: RequestedEffect, result: object = None) -> None:
         """Lets an effect succeed."""
@@ -290,12 +295,12 @@ class _Client(Runtime):
             raise Stuck(f"Run {run_id} has not changed for {PATIENCE.days} days: answer it, or let it end")
 
 
-def _requested(effect: Effect) -> RequestedEffect:
+def _requested(effect: Effect, spec: Raw) -> RequestedEffect:
     return RequestedEffect(
         id=effect.id,
         run_id=effect.run_id,
         tenant_id=effect.tenant_id,
         effect_type=effect.effect_type,
-        spec=msgspec.json.decode(effect.effect_spec),
+        spec=msgspec.json.decode(spec),
         status=effect.status,
     )

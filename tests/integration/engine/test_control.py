@@ -13,7 +13,18 @@ import runstone as rs
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ControlKind
 from runstone.core.run import Run
-from tests.integration.engine.lab import FAST, data, has, log, status, suspended, types, until, within
+from tests.integration.engine.lab import (
+    FAST,
+    data,
+    has,
+    log,
+    process,
+    status,
+    suspended,
+    types,
+    until,
+    within,
+)
 
 CONTROL_ID = "018e0000-0000-7000-8000-00000000000a"
 
@@ -318,6 +329,7 @@ async def test_a_refused_control_signal_stays_refused_when_it_is_sent_again(path
 
     async with app.running(path, poll=FAST):
         handle_ = await app.start(handle)
+        await suspended(app, handle_)
         for _ in range(2):
             with pytest.raises(rs.ControlRefused, match="not paused"):
                 await app.runtime.gateway.control(
@@ -368,3 +380,185 @@ async def test_following_a_log_shows_it_to_its_end(path: str) -> None:
         await within(following)
         assert seen == await types(handle_)
         assert seen[-1] == "RUN_COMPLETED"
+
+
+class Locked:
+    """Lets nobody but one sender in."""
+
+    async def objection(self, sender: str, kind: ControlKind, run: Run) -> str | None:
+        return None if sender == "ada" else "only ada may"
+
+
+async def test_the_limit_holds_for_all_processes_together(path: str) -> None:
+    """§ENG-27: it is the run's log that counts."""
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> Any:
+        return await run.wait("x")
+
+    async with process(app, path) as one, process(app, path, worker=False) as other:
+        handle_ = await app.start(handle)
+        ways = [one.handle(handle_), other.handle(handle_)]
+        for place in range(60):
+            await ways[place % 2].answer("other", place)
+        before = len(await log(handle_))
+        for way in ways:
+            with pytest.raises(rs.TooManyControls, match="at most 60 control signals a minute") as refused:
+                await way.answer("x", 1)
+            assert refused.value.retry_after is not None
+        assert len(await log(handle_)) == before
+        assert one.runtime.gateway.refused["rate"] == other.runtime.gateway.refused["rate"] == 1
+
+
+async def test_whoever_is_not_authorized_cannot_use_up_the_limit(path: str) -> None:
+    """§ENG-27: they are counted apart, and cannot fill the log either."""
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> Any:
+        return await run.wait("x")
+
+    async with process(app, path, authorization=Locked()) as opened:
+        handle_ = await app.start(handle)
+        for _ in range(70):
+            with pytest.raises(rs.ControlRefused):
+                await handle_.cancel(sender="eve")
+        assert (await types(handle_)).count("SIGNAL_REJECTED") == 60
+        assert opened.runtime.gateway.refused["rate"] == 10
+        await handle_.answer("x", "still open", sender="ada")
+        assert await within(handle_.result()) == "still open"
+
+
+async def test_an_answer_that_is_sent_again_is_one_answer(path: str) -> None:
+    """§ENG-25: its sender names it, and may try as often as it takes."""
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> list[Any]:
+        return [await run.wait("x", int), await run.wait("x", str)]
+
+    async with app.running(path, poll=FAST):
+        handle_ = await app.start(handle)
+        await suspended(app, handle_)
+        for _ in range(3):
+            await handle_.answer("x", 1, id="message 17")
+        await until(lambda: has(handle_, "STEP_STARTED", "x#2"))
+        await handle_.answer("x", 1, id="message 17")  # though the wait that is open now takes a text
+        with pytest.raises(rs.SignalConflict, match="with other content"):
+            await handle_.answer("x", 2, id="message 17")
+        with pytest.raises(rs.SignalConflict, match="came before, as ANSWER of x"):
+            await handle_.cancel(id="message 17")
+        await handle_.answer("x", "two", id="message 18")
+        assert await within(handle_.result()) == [1, "two"]
+        assert (await types(handle_)).count("SIGNAL_ACCEPTED") == 2
+
+
+async def test_a_retry_of_a_failure_that_the_handler_dealt_with_is_refused(path: str) -> None:
+    """§ENG-29: the run would not be able to go on from where it is."""
+    app = rs.App("desk")
+
+    @app.tool
+    async def broken() -> None:
+        raise ValueError("as always")
+
+    @app.on()
+    async def handle(run: rs.Run) -> Any:
+        try:
+            await run.call(broken)
+        except rs.StepFailed:
+            await run.decide("plan", "b")
+        return await run.wait("x")
+
+    async with app.running(path, poll=FAST):
+        handle_ = await app.start(handle)
+        await suspended(app, handle_)
+        for _ in range(2):
+            with pytest.raises(rs.ControlRefused, match="the handler has dealt with the failure"):
+                await handle_.retry_step("broken#1")
+            if (await handle_.status()).status == "RUNNING":
+                await handle_.pause()
+        assert await data(handle_, "STEP_RETRIED") == []
+        await handle_.resume()
+        await handle_.answer("x", "fine")
+        assert await within(handle_.result()) == "fine"
+
+
+async def test_two_branches_that_park_are_both_seen_to(path: str) -> None:
+    """§ENG-29: the first retry does not hand the other's failure to the handler."""
+    app = rs.App("desk")
+    repaired: set[str] = set()
+    gate = asyncio.Event()
+
+    @app.tool(on_exhausted="park")
+    async def fragile(name: str) -> str:
+        if name == "slow":
+            await gate.wait()
+        if name not in repaired:
+            raise OSError(f"{name} is broken")
+        return name
+
+    @app.on()
+    async def handle(run: rs.Run) -> list[str]:
+        return list(await run.gather(run.call(fragile, "quick"), run.call(fragile, "slow")))
+
+    async with app.running(path, poll=FAST):
+        handle_ = await app.start(handle)
+        await status(handle_, "PAUSED")
+        gate.set()
+        await until(lambda: has(handle_, "STEP_FAILED", "gather#1.1/fragile#1"))
+        paused = await handle_.paused()
+        assert paused is not None
+        assert (paused.reason, paused.details["step"]) == ("PARKED", "gather#1.0/fragile#1")
+        repaired.update({"quick", "slow"})
+        await handle_.retry_step("gather#1.0/fragile#1")
+        assert (await handle_.status()).status == "PAUSED"
+        await handle_.retry_step("gather#1.1/fragile#1")
+        assert await within(handle_.result()) == ["quick", "slow"]
+        assert await handle_.paused() is None
+
+
+async def test_a_caller_may_give_up_waiting_and_the_run_goes_on(path: str) -> None:
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> Any:
+        return await run.wait("x")
+
+    async with app.running(path, poll=FAST):
+        handle_ = await app.start(handle)
+        with pytest.raises(TimeoutError, match="goes on"):
+            await handle_.result(timeout=rs.seconds(0.02))
+        await handle_.pause("LUNCH")
+        paused = await handle_.paused()
+        assert paused is not None
+        assert (paused.reason, paused.details) == ("LUNCH", None)
+        with pytest.raises(TimeoutError):  # a paused run is waited for like any other
+            await handle_.result(timeout=rs.seconds(0.02))
+        with pytest.raises(rs.RunstoneError, match=r"say rs\.seconds"):
+            await handle_.result(timeout=5)  # type: ignore[arg-type]
+        await handle_.resume()
+        await handle_.answer("x", 1)
+        assert await within(handle_.result(timeout=rs.minutes(1))) == 1
+        assert await handle_.paused() is None
+
+
+async def test_a_run_is_found_by_its_key(path: str) -> None:
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run, number: int) -> int:
+        return number
+
+    @app.on()
+    async def other(run: rs.Run) -> None: ...
+
+    async with app.running(path, poll=FAST):
+        started = await app.start(handle, 42, key="order-42")
+        found = await app.find(handle, "order-42")
+        assert found is not None
+        assert found.id == started.id
+        assert await within(found.result()) == 42
+        assert await app.find(handle, "order-43") is None
+        with pytest.raises(rs.SignalConflict, match="a run of 'handle', not 'other'"):
+            await app.find(other, "order-42")

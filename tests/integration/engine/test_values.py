@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from pydantic import BaseModel
 
 import runstone as rs
 from runstone.core.ids import DEFAULT_TENANT
@@ -24,19 +25,8 @@ class Basket:
     at: datetime
 
 
-class Model:
-    """A stand-in for a Pydantic model: the two methods that Runstone asks of one."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def model_dump(self, *, mode: str) -> dict[str, str]:
-        assert mode == "json"
-        return {"name": self.name}
-
-    @classmethod
-    def model_validate(cls, value: Any) -> Model:
-        return cls(value["name"])
+class Model(BaseModel):
+    name: str
 
 
 async def test_structs_dataclasses_and_models_come_back_as_what_they_were(path: str) -> None:
@@ -52,12 +42,12 @@ async def test_structs_dataclasses_and_models_come_back_as_what_they_were(path: 
     @app.tool
     async def rename(model: Model) -> Model:
         assert isinstance(model, Model)
-        return Model(model.name.upper())
+        return Model(name=model.name.upper())
 
     @app.on()
     async def handle(run: rs.Run, basket: Basket) -> Model:
         assert await run.call(count, basket) == [Line("a", 2)]
-        renamed = await run.call(rename, Model("ada"))
+        renamed = await run.call(rename, Model(name="ada"))
         assert isinstance(renamed, Model)
         return renamed
 
@@ -182,14 +172,21 @@ async def test_a_result_of_the_handler_that_cannot_be_stored_fails_the_run(path:
 
 
 async def test_an_input_that_does_not_fit_fails_the_run_and_not_the_worker(path: str) -> None:
-    app = rs.App("desk")
+    """As it is when a run was started with other code."""
+    older, app = rs.App("desk"), rs.App("desk")
+
+    @older.on(name="handle")
+    async def handle_anything(run: rs.Run, line: Any) -> str:
+        return str(line)
 
     @app.on()
     async def handle(run: rs.Run, line: Line) -> str:
         return line.sku
 
+    async with older.running(path, worker=False):
+        started = await older.start(handle_anything, {"sku": 7})
     async with app.running(path):
-        bad = await app.start(handle, {"sku": 7})  # type: ignore[misc]
+        bad = app.handle(handle, started.id)
         await status(bad, "FAILED")
         good = await app.start(handle, Line("a", 1))
         assert await within(good.result()) == "a"

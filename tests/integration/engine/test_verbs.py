@@ -222,6 +222,34 @@ async def test_an_effect_key_for_another_effect_fails_only_its_step(path: str) -
         assert await within(other_run.result()) == "notify_user#1 EFFECT_KEY_TAKEN"
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["of this run", "of another run"])
+async def test_of_many_effects_at_once_only_the_one_whose_key_is_taken_fails(path: str, own: bool) -> None:
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run, taken: str) -> list[str]:
+        async def ask(key: str, message: str = "new") -> str:
+            try:
+                await run.effect(rs.NotifyUser(user_id="u", message=message), key=key, critical=False)
+            except rs.StepFailed as failure:
+                return failure.code
+            return "asked"
+
+        if own or taken:
+            await ask("c", "old")
+        if taken:
+            return []
+        return list(await run.gather(*(ask(f"{taken}{key}") for key in "abcde")))
+
+    async with app.running(path):
+        if not own:
+            await within((await app.start(handle, "elsewhere")).result())
+        handle_ = await app.start(handle, "")
+        assert await within(handle_.result()) == ["asked", "asked", "EFFECT_KEY_TAKEN", "asked", "asked"]
+        (failed,) = await data(handle_, "STEP_FAILED")
+        assert "'c' stands for another effect" in failed["error"]["message"]
+
+
 async def test_waits_with_and_without_a_type(path: str) -> None:
     app = rs.App("desk")
 

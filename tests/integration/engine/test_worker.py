@@ -171,6 +171,23 @@ async def test_a_lane_is_as_wide_as_its_concurrency(path: str) -> None:
     assert most == 2
 
 
+async def test_a_run_that_waits_for_approval_does_not_hold_up_its_lane(path: str) -> None:
+    """§ENG-45"""
+    app = rs.App("desk")
+
+    @app.on(key=lambda number: "all", concurrency=1, approval=True)
+    async def handle(run: rs.Run, number: int) -> int:
+        return number
+
+    async with app.running(path, poll=FAST):
+        waiting, approved = await app.start(handle, 1), await app.start(handle, 2)
+        await approved.approve()
+        assert await within(approved.result()) == 2
+        assert (await waiting.status()).status == "PENDING"
+        await waiting.approve()
+        assert await within(waiting.result()) == 1
+
+
 async def test_a_tenant_with_much_to_do_does_not_hold_up_the_others(path: str) -> None:
     app = rs.App("desk")
     small = "018e0000-0000-7000-8000-000000000001"

@@ -16,7 +16,7 @@ from msgspec import Raw
 from runstone.core import codec, commands
 from runstone.core.commands import Command
 from runstone.core.commit import Context, Lease, StreamWriter
-from runstone.core.decide import Case, Decision, decide
+from runstone.core.decide import Case, CaseWriter, Decision, carry_out, decide
 from runstone.core.effect import Effect
 from runstone.core.events import Event, EventDraft
 from runstone.core.fold import RunFold, run_fold
@@ -95,6 +95,11 @@ def answer(name: str, value: object, number: int = 900) -> commands.Control:
     return control("ANSWER", number, target=name, data=raw(value))
 
 
+def parked(key: str) -> commands.PauseRun:
+    """What the engine writes with the failure of a step that parks its run."""
+    return commands.PauseRun(reason="PARKED", details=raw({"step": key}))
+
+
 def types(decision: Decision) -> list[str]:
     """The types of the events a decision made, in the order of the feed."""
     return [event.event_type for event in decision.commit.events]
@@ -123,6 +128,7 @@ class Story:
         self.signal_events: list[Event] = []
         self.run_events: list[Event] = []
         self.decisions: list[Decision] = []
+        self._kept: tuple[CaseWriter | None, Case] = (None, self.beginning)
 
     @classmethod
     def received(cls, payload: object = None) -> Story:
@@ -150,12 +156,42 @@ class Story:
     ) -> Decision:
         """One commit; a refused one leaves the story as it was."""
         self.now += SECOND
-        decision = decide(self.case, *wanted, context=self.context(**context), lease=lease, times=times)
+        ids: list[str] = []
+        given = self.context(**context)
+
+        def noted() -> str:
+            ids.append(given.new_id())
+            return ids[-1]
+
+        decision = decide(
+            self.case, *wanted, context=msgspec.structs.replace(given, new_id=noted), lease=lease, times=times
+        )
+        self._check_kept(
+            decision, wanted, lease, times, msgspec.structs.replace(given, new_id=iter(ids).__next__)
+        )
         for write in decision.commit.writes:
             (self.signal_events if write.kind == "SIGNAL" else self.run_events).extend(write.events)
         self.case = decision.case
         self.decisions.append(decision)
         return decision
+
+    def _check_kept(
+        self,
+        decision: Decision,
+        wanted: Sequence[Command],
+        lease: Lease | None,
+        times: Sequence[datetime],
+        context: Context,
+    ) -> None:
+        """A case that is kept under one's hands makes the same commits as one that is frozen each time."""
+        kept, known = self._kept
+        if kept is not None and known is self.case:
+            kept.begin(context)
+            carry_out(kept, wanted, times)
+            assert kept.commit(lease) == decision.commit
+        else:
+            kept = CaseWriter(decision.case, context) if decision.case.signal.signal else None
+        self._kept = (kept, decision.case)
 
     def record(self, *payloads: Payload) -> list[Event]:
         """Events of the run that no command makes: those of a pipeline."""
@@ -206,6 +242,12 @@ class Story:
     def failed_step(self, key: str = "work", **start: Any) -> str:
         step_id = self.open_step(key, **start)
         self.do(commands.FailStep(step_key=key, error=error()))
+        return step_id
+
+    def parked_step(self, key: str = "work") -> str:
+        """A step that fails and pauses its run, in one commit."""
+        step_id = self.open_step(key)
+        self.do(commands.FailStep(step_key=key, error=error()), parked(key))
         return step_id
 
     def wait(self, name: str | None, key: str = "wait", deadline: datetime | None = None) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 from runstone.core import commands, payloads
+from runstone.core.effect import effect_wait
 from runstone.core.payloads import ArtifactRef, OutputResult
 from tests.unit.core.build import HASH, LARGE, OTHER_HASH, Story, answer, control, decided, error, raw
 
@@ -33,7 +34,7 @@ def retried() -> Story:
     story = Story.running()
     story.failed_step("flaky")
     story.do(commands.RetryStep(step_key="flaky", retry_at=story.now + timedelta(seconds=5)))
-    story.failed_step("flaky")
+    story.parked_step("flaky")
     story.do(control("RETRY_STEP", 901, target="flaky"))
     artifact = ArtifactRef(uri="file:///report.pdf", kind="report", size_bytes=7)
     story.do(
@@ -125,6 +126,31 @@ def dead_letters() -> Story:
     return story
 
 
+def compensated() -> Story:
+    """A run that fails takes back what it did, one after the other; one of them cannot be sent."""
+    story = Story.running()
+    first = story.effect("first", spec={"to": "hotel"}, compensation=True)
+    second = story.effect("second", spec={"to": "airline"}, compensation=True, delivery="at_most_once")
+    story.do(commands.FailRun(error=error("NO_SEATS")))
+    story.not_sent(second)
+    story.sent(first)
+    return story
+
+
+def waited_for_effects() -> Story:
+    """Waits that outcomes end: one before it begins, one after, one by an error."""
+    story = Story.running()
+    done, late, bad = (story.effect(name, spec={"to": name}) for name in ("done", "late", "bad"))
+    story.sent(done)
+    for name, effect in (("done", done), ("late", late), ("bad", bad)):
+        story.wait(effect_wait(effect), f"wait:{name}")
+    story.do(commands.SuspendRun(waiting=("wait:late", "wait:bad")))
+    story.sent(late)
+    story.not_sent(bad)
+    story.do(commands.FailRun(error=error("GAVE_UP")))
+    return story
+
+
 def unknown_outcomes() -> Story:
     """Effects that may or may not have been sent, found out by a person; a stale executor reports late."""
     story = Story.running()
@@ -204,8 +230,10 @@ def pipeline() -> Story:
             name="draft", path="draft.md", sha256=HASH, writer_worker="writer", inputs={"facts": HASH}
         ),
         payloads.WorkItemCompleted(item="intro", outputs=("draft",)),
-        payloads.ArtifactInvalidated(name="draft", because="facts"),
-        payloads.WorkItemStarted(item="intro", worker="writer", forced=True),
+        payloads.ArtifactInvalidated(name="draft", because="facts", reason="facts changed"),
+        payloads.ArtifactRevalidated(name="draft"),
+        payloads.CommitRecorded(sha="c" * 40, repository="docs", branch="main", item="intro"),
+        payloads.WorkItemStarted(item="intro", worker="writer", forced=True, inputs={"facts": HASH}),
         payloads.WorkItemFailed(item="intro", error=error("WRITER_DIED")),
         payloads.IssueOpened(issue="1", code="BrokenLink", severity="WARNING", message="404"),
         payloads.IssueResolved(issue="1", resolution="removed"),
@@ -225,6 +253,8 @@ STORIES: Final[dict[str, Callable[[], Story]]] = {
         cancelled_before_start,
         failed,
         dead_letters,
+        compensated,
+        waited_for_effects,
         unknown_outcomes,
         continued,
         corrected,

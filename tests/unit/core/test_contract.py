@@ -69,7 +69,10 @@ def test_every_type_and_its_name_at_the_edge() -> None:
     """§EVT-23"""
     assert TYPE_ALIASES == {
         "ARTIFACT_INVALIDATED": "ArtifactInvalidated",
+        "ARTIFACT_REVALIDATED": "ArtifactRevalidated",
+        "COMMIT_RECORDED": "CommitRecorded",
         "ARTIFACT_WRITTEN": "ArtifactWritten",
+        "COMPENSATION_REGISTERED": "CompensationRegistered",
         "EFFECT_CANCELLED": "EffectCancelled",
         "EFFECT_COMPLETED": "EffectCompleted",
         "EFFECT_DEAD_LETTERED": "EffectDeadLettered",

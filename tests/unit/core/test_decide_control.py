@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
+from msgspec import Raw
 
 from runstone.core import commands
 from runstone.core.payloads import ControlKind
-from runstone.errors import CommandRefused
-from tests.unit.core.build import Story, an_id, answer, control, data, error, raw, types
+from runstone.errors import CommandRefused, TooManyControls
+from tests.unit.core.build import SECOND, Story, an_id, answer, control, data, error, raw, types
 
 
 def waiting_for_approval() -> Story:
@@ -30,13 +32,39 @@ def paused() -> Story:
 
 def broken() -> Story:
     story = Story.running()
-    story.failed_step()
+    story.parked_step()
     return story
 
 
 def ended() -> Story:
     story = Story.running()
     story.returned()
+    return story
+
+
+def seen_while_running() -> Story:
+    story = Story.running()
+    story.failed_step()
+    return story
+
+
+def seen_before_a_pause() -> Story:
+    story = Story.running()
+    story.failed_step()
+    story.do(commands.PauseRun(reason="NON_DETERMINISTIC"))
+    return story
+
+
+def seen_after_a_resumption() -> Story:
+    story = broken()
+    story.do(control("RESUME", 800))
+    return story
+
+
+def parked_by_another() -> Story:
+    story = Story.running()
+    story.failed_step()
+    story.parked_step("other")
     return story
 
 
@@ -65,24 +93,41 @@ class TestAccepted:
         story.do(control("CANCEL", reason="WRONG_ORDER"))
         assert (story.status, story.run.exit_reason) == ("CANCELLED", "WRONG_ORDER")
 
-    def test_a_retry(self) -> None:
-        """§ENG-29"""
+    def test_a_retry_resumes_the_run_that_the_step_parked(self) -> None:
+        """§ENG-29, §TRN-17"""
         story = broken()
-        assert types(story.do(control("RETRY_STEP", target="work"))) == ["SIGNAL_ACCEPTED", "STEP_RETRIED"]
-        assert data(story.last) == {"next_attempt": 2, "reason": "OPERATOR"}
-        story.step()
-        assert story.latest().logical_attempt == 2
-
-    def test_a_retry_resumes_a_run_that_was_parked(self) -> None:
-        """§TRN-17"""
-        story = broken()
-        story.do(commands.PauseRun(reason="PARKED"))
         assert types(story.do(control("RETRY_STEP", target="work"))) == [
             "SIGNAL_ACCEPTED",
             "STEP_RETRIED",
             "RUN_RESUMED",
         ]
+        assert data(story.of_type("STEP_RETRIED")[0]) == {"next_attempt": 2, "reason": "OPERATOR"}
         assert (story.status, story.state.wake_at) == ("RUNNING", story.now)
+        story.step()
+        assert story.latest().logical_attempt == 2
+
+    def test_a_retry_of_what_failed_while_the_run_was_paused(self) -> None:
+        """§ENG-29: it was under way, and its handler has not heard of it."""
+        story = Story.running()
+        story.open_step()
+        story.do(control("PAUSE", 901))
+        story.do(commands.FailStep(step_key="work", error=error()))
+        story.do(control("RETRY_STEP", 902, target="work"))
+        assert (story.status, story.state.due_attempts) == ("RUNNING", {"work": 2})
+
+    def test_a_run_stays_paused_until_all_such_failures_are_seen_to(self) -> None:
+        """§ENG-29: the handler would see the other failure, for good."""
+        story = Story.running()
+        story.open_step("other")
+        story.parked_step()
+        story.do(commands.FailStep(step_key="other", error=error()))
+        assert types(story.do(control("RETRY_STEP", 901, target="work"))) == [
+            "SIGNAL_ACCEPTED",
+            "STEP_RETRIED",
+        ]
+        assert (story.status, story.state.wake_at) == ("PAUSED", None)
+        story.do(control("RETRY_STEP", 902, target="other"))
+        assert (story.status, story.state.due_attempts) == ("RUNNING", {"work": 2, "other": 2})
 
     @pytest.mark.parametrize(
         ("tell", "command"),
@@ -103,8 +148,9 @@ class TestAccepted:
         accepted, *effects = story.do(command).commit.writes[-1].events
         assert accepted.event_type == "SIGNAL_ACCEPTED"
         assert accepted.control_signal_id == command.control_signal_id
-        assert [event.causation_id for event in effects] == [accepted.id]
-        assert [event.control_signal_id for event in effects] == [command.control_signal_id]
+        assert effects
+        assert {event.causation_id for event in effects} == {accepted.id}
+        assert {event.control_signal_id for event in effects} == {command.control_signal_id}
 
     def test_what_the_sender_gave_along_is_kept(self) -> None:
         story = Story.running()
@@ -167,10 +213,87 @@ class TestRejected:
     def test_only_the_last_attempt_is_retried(self) -> None:
         """§ENG-29"""
         story = broken()
-        story.do(commands.RetryStep(step_key="work"))
+        story.do(control("RETRY_STEP", 901, target="work"))
         story.step()
-        story.do(control("RETRY_STEP", target="work"))
+        story.do(control("RETRY_STEP", 902, target="work"))
         assert story.last.event_type == "SIGNAL_REJECTED"
+
+    @pytest.mark.parametrize(
+        "tell", [seen_while_running, seen_before_a_pause, seen_after_a_resumption, parked_by_another]
+    )
+    def test_a_failure_that_the_handler_has_dealt_with_stays(self, tell: Callable[[], Story]) -> None:
+        """§ENG-29: another outcome now would contradict all that the handler did since."""
+        story = tell()
+        status = story.status
+        assert types(story.do(control("RETRY_STEP", target="work"))) == ["SIGNAL_REJECTED"]
+        assert "the handler has dealt with the failure of 'work'" in data(story.last)["error"]["message"]
+        assert (story.status, story.state.due_attempts) == (status, {})
+
+    @pytest.mark.parametrize("details", [raw({"step": 7}), raw({}), raw("work"), raw(None)])
+    def test_a_pause_that_names_no_step_was_parked_by_none(self, details: Raw) -> None:
+        story = Story.running()
+        story.failed_step()
+        story.do(commands.PauseRun(reason="PARKED", details=details))
+        assert story.state.unseen_failures == frozenset()
+
+
+class TestTooMany:
+    """§ENG-27: counted from the log, so by all processes together."""
+
+    def busy(self, number: int = 60) -> Story:
+        story = Story.running()
+        for place in range(number):
+            story.now -= SECOND  # all at the same moment
+            story.do(answer("color", place, 1000 + place))
+        return story
+
+    def test_the_sixty_first_within_a_minute(self) -> None:
+        story = self.busy()
+        before = story.case
+        with pytest.raises(TooManyControls, match="at most 60 control signals a minute") as refused:
+            story.do(control("PAUSE"))
+        assert refused.value.retry_after == timedelta(seconds=59)
+        assert story.case == before, "a refusal by rate is not recorded"
+
+    def test_what_was_answered_before_is_not_one_more(self) -> None:
+        """§ENG-25"""
+        story = self.busy()
+        assert types(story.do(answer("color", 0, 1000))) == []
+
+    def test_a_minute_later(self) -> None:
+        story = self.busy()
+        story.now += timedelta(seconds=59)
+        story.do(control("PAUSE"))
+        assert story.status == "PAUSED"
+
+    def test_a_refusal_by_the_runs_state_counts_too(self) -> None:
+        story = self.busy(59)
+        story.do(control("RESUME", 901))
+        assert story.last.event_type == "SIGNAL_REJECTED"
+        with pytest.raises(TooManyControls):
+            story.do(control("RESUME", 902))
+
+    def denied(self, story: Story, place: int, code: str = "NOT_AUTHORIZED") -> None:
+        story.now -= SECOND
+        refused = commands.RefuseControl(
+            control_signal_id=an_id(2000 + place), kind="CANCEL", sender="eve", error=error(code)
+        )
+        story.do(refused)
+
+    def test_whoever_is_not_authorized_uses_up_nothing_but_their_own(self) -> None:
+        story = Story.running()
+        for place in range(60):
+            self.denied(story, place)
+        with pytest.raises(TooManyControls):
+            self.denied(story, 60)
+        story.do(control("PAUSE"))
+        assert story.status == "PAUSED"
+        assert len(story.of_type("SIGNAL_REJECTED")) == 60
+
+    def test_whoever_is_authorized_and_wrong_uses_up_the_same(self) -> None:
+        story = self.busy()
+        with pytest.raises(TooManyControls):
+            self.denied(story, 0, "INVALID_ANSWER")
 
 
 class TestRefusedByAuthorization:

@@ -258,6 +258,7 @@ class TestContinueAsNew:
         assert story.last.event_type == "RUN_CONTINUED"
         assert data(story.last) == {"generation": 2, "carry": {"cursor": 1}}
         assert (story.run.generation, story.status) == (2, "RUNNING")
+        assert story.state.continued == (story.now, story.last.id)
 
     def test_the_same_step_key_can_be_used_again(self) -> None:
         story = self.continued()

@@ -12,7 +12,20 @@ from runstone.core.commands import Command
 from runstone.core.decide import input_digest
 from runstone.core.payloads import ArtifactRef, EntityRef, OutputResult, StepType
 from runstone.errors import CommandRefused, StateTransitionError
-from tests.unit.core.build import LARGE, NOON, Story, an_id, control, data, decided, error, plain, raw, types
+from tests.unit.core.build import (
+    LARGE,
+    NOON,
+    Story,
+    an_id,
+    control,
+    data,
+    decided,
+    error,
+    parked,
+    plain,
+    raw,
+    types,
+)
 
 ORDER = EntityRef(entity_id="o-1", entity_type="order")
 
@@ -301,7 +314,8 @@ class TestRetry:
     def test_a_wait_that_timed_out_can_be_waited_for_again(self) -> None:
         story = Story.running()
         story.wait("color")
-        story.do(commands.FailStep(step_key="wait", error=error("TIMEOUT", category="TIMEOUT")))
+        timed_out = commands.FailStep(step_key="wait", error=error("TIMEOUT", category="TIMEOUT"))
+        story.do(timed_out, parked("wait"))
         story.do(control("RETRY_STEP", target="wait"))
         story.wait("color")
         assert story.latest("wait").logical_attempt == 2

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 from runstone.core import effect_specs
-from runstone.core.effect_specs import ApiCall, EffectSpec, ScheduleTask, SendEmail, WebhookCall
+from runstone.core.effect_specs import (
+    ApiCall,
+    EffectSpec,
+    NotifyUser,
+    ScheduleTask,
+    SecretRef,
+    SendChatMessage,
+    SendEmail,
+    WebhookCall,
+)
 from runstone.errors import InvalidPayload
 from tests.unit.core.build import NOON
 
 FIELDS = {
-    "SEND_EMAIL": {"to", "subject", "body_html", "reply_to"},
+    "SEND_EMAIL": {"to", "subject", "body_html", "body_text", "cc", "bcc", "reply_to", "sender"},
     "SEND_CHAT_MESSAGE": {"channel_id", "text", "thread_ts"},
     "API_CALL": {"method", "url", "headers", "body"},
-    "WEBHOOK_CALL": {"method", "url", "headers", "body"},
+    "WEBHOOK_CALL": {"method", "url", "headers", "body", "secret"},
     "SOR_UPDATE": {"entity_type", "entity_id", "change", "evidence_pack"},
-    "NOTIFY_USER": {"user_id", "message", "channel"},
+    "NOTIFY_USER": {"user_id", "message", "channel", "title"},
     "SCHEDULE_TASK": {"task", "run_at", "cron", "arguments"},
 }
 
@@ -45,9 +55,9 @@ def test_the_kinds_and_their_fields() -> None:
 
 
 def test_what_is_asked_for_is_plain_json_without_what_was_not_given() -> None:
-    mail = SendEmail(to=["bob"], subject="hi", body_html="<p>")
-    assert mail.checked() == {"to": ["bob"], "subject": "hi", "body_html": "<p>"}
-    assert WebhookCall(url="x", body=None).checked() == {"url": "x", "body": None}
+    mail = SendEmail(to=["bob@example.org"], subject="hi", body_html="<p>")
+    assert mail.checked() == {"to": ["bob@example.org"], "subject": "hi", "body_html": "<p>"}
+    assert WebhookCall(url="http://x", body=None).checked() == {"url": "http://x", "body": None}
     assert Fax(number="1", pages=({"n": 1},)).checked() == {"number": "1", "pages": [{"n": 1}]}
 
 
@@ -78,6 +88,219 @@ def test_a_mistake_is_named_with_its_place(spec: EffectSpec, pointer: str) -> No
 def test_a_kind_has_a_type() -> None:
     with pytest.raises(InvalidPayload, match="Nameless names no EFFECT_TYPE"):
         Nameless().checked()
+
+
+def test_every_kind_that_comes_along_is_listed() -> None:
+    assert {kind.EFFECT_TYPE for kind in effect_specs.BUILT_IN} == FIELDS.keys()
+
+
+def refused(spec: EffectSpec) -> tuple[str, str]:
+    """Where and why."""
+    with pytest.raises(InvalidPayload) as error:
+        spec.checked()
+    return error.value.pointer, error.value.reason
+
+
+class TestSendEmail:
+    def mail(self, **fields: Any) -> SendEmail:
+        return SendEmail(**{"to": ["a@example.org"], "subject": "s", "body_text": "t", **fields})
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "a@b",
+            "Ann <ann@example.org>",
+            '"Ann, B." <ann@example.org>',
+            " a@b ",
+            "Änne <änne@bücher.example>",
+            "<a@b>",
+        ],
+    )
+    def test_addresses(self, address: str) -> None:
+        assert self.mail(to=[address]).checked()["to"] == [address]
+
+    @pytest.mark.parametrize(
+        "address",
+        [
+            "",
+            "ann",
+            "a@b, c@d",
+            "a@b\r\nBcc: c@d",
+            "Ann\n <a@b>",
+            "a@b>\u2028",
+            "a b@c",
+            "<a@b",
+            "a@b <c@d>",
+            "a@@b",
+        ],
+    )
+    @pytest.mark.parametrize("field", ["to", "cc", "bcc", "reply_to", "sender"])
+    def test_what_is_not_one_address_is_refused_with_its_place(self, field: str, address: str) -> None:
+        many = field in ("to", "cc", "bcc")
+        given: Any = ["ok@example.org", address] if many else address
+        pointer, reason = refused(self.mail(**{field: given}))
+        assert pointer == (f"/{field}/1" if many else f"/{field}")
+        assert "a@b" not in reason.replace("ann@example.org", "")
+
+    @pytest.mark.parametrize("end", ["\n", "\r", "\r\nBcc: x@y", "\x0b", "\x85", "\u2028", "\x7f", "\x1b"])
+    def test_a_subject_is_one_line(self, end: str) -> None:
+        """Or it would become a header of somebody else's."""
+        assert refused(self.mail(subject=f"Hi{end}"))[0] == "/subject"
+
+    def test_a_subject_may_hold_a_tab_and_any_script(self) -> None:
+        assert self.mail(subject="a\tb ✓ 日本").checked()["subject"] == "a\tb ✓ 日本"
+
+    def test_it_is_for_somebody_and_says_something(self) -> None:
+        assert refused(self.mail(to=[]))[0] == "/to"
+        assert refused(self.mail(body_text=None))[0] == "/body_html"
+        assert self.mail(body_text="", body_html="").checked()["body_text"] == ""
+
+
+class TestHttp:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "http://a",
+            "https://a.example.org:8443/x?y=z#f",
+            "http://127.0.0.1:1/",
+            "http://[::1]:8/x",
+            "https://bücher.example/ü",
+        ],
+    )
+    def test_urls(self, url: str) -> None:
+        assert ApiCall(method="GET", url=url).checked()["url"] == url
+        assert WebhookCall(url=url, body=1).checked()["url"] == url
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "",
+            "x",
+            "/x",
+            "ftp://a",
+            "http://",
+            "http:///x",
+            "file:///etc/passwd",
+            "http://a b",
+            "http://a/\nb",
+            "http://a:x/",
+        ],
+    )
+    def test_what_is_not_one_is_refused(self, url: str) -> None:
+        assert refused(ApiCall(method="GET", url=url))[0] == "/url"
+        assert refused(WebhookCall(url=url, body=1))[0] == "/url"
+
+    def test_a_url_with_a_password_is_refused_and_not_repeated(self) -> None:
+        pointer, reason = refused(ApiCall(method="GET", url="https://user:hush@a/"))
+        assert pointer == "/url"
+        assert "SecretRef" in reason
+        assert "hush" not in reason
+
+    @pytest.mark.parametrize(
+        ("name", "value", "pointer"),
+        [
+            ("X A", "1", "/headers/X A"),
+            ("", "1", "/headers/"),
+            ("X/~", "1", "/headers/X~1~0"),
+            ("X-A", "1\r\nX-B: 2", "/headers/X-A"),
+            ("Idempotency-Key", "mine", "/headers/Idempotency-Key"),
+            ("content-length", "0", "/headers/content-length"),
+            ("Webhook-Signature", "v1,x", "/headers/Webhook-Signature"),
+            ("Authorization", "anything", "/headers/Authorization"),
+            ("cookie", "a=b", "/headers/cookie"),
+        ],
+    )
+    def test_headers_that_are_refused(self, name: str, value: str, pointer: str) -> None:
+        assert refused(ApiCall(method="GET", url="http://a", headers={name: value}))[0] == pointer
+        assert refused(WebhookCall(url="http://a", body=1, headers={name: value}))[0] == pointer
+
+    def test_a_secret_is_named_and_not_given(self) -> None:
+        """§PAY-26"""
+        spec = ApiCall(
+            method="GET",
+            url="http://a",
+            headers={"Authorization": SecretRef("shop", prefix="Bearer "), "X-A": "1"},
+        )
+        plain = spec.checked()
+        assert plain["headers"] == {"Authorization": {"$secret": "shop", "prefix": "Bearer "}, "X-A": "1"}
+        assert msgspec.convert(plain, ApiCall) == spec
+        hook = WebhookCall(url="http://a", body=1, secret=SecretRef("hooks"))
+        assert hook.checked()["secret"] == {"$secret": "hooks"}
+        assert refused(WebhookCall(url="http://a", body=1, secret=SecretRef("")))[0] == "/secret/$secret"
+
+    @pytest.mark.parametrize(
+        ("media", "body", "fits"),
+        [
+            ("application/json; charset=utf-8", {"a": [1]}, True),
+            ("application/problem+json", [1], True),
+            ("application/x-www-form-urlencoded", {"a": "b", "n": 1}, True),
+            ("application/x-www-form-urlencoded", "a=b", True),
+            ("application/x-www-form-urlencoded", {"a": {"b": 1}}, False),
+            ("application/x-www-form-urlencoded", [1], False),
+            ("text/xml", "<a/>", True),
+            ("text/xml", {"a": 1}, False),
+            ("text/xml", None, True),
+        ],
+    )
+    def test_a_body_fits_its_type(self, media: str, body: Any, fits: bool) -> None:
+        spec = ApiCall(method="POST", url="http://a", headers={"X": "1", "CONTENT-type": media}, body=body)
+        if fits:
+            assert spec.checked()["headers"]["CONTENT-type"] == media
+        else:
+            assert refused(spec)[0] == "/body"
+
+
+class TestSecretsInSpecs:
+    @pytest.mark.parametrize(
+        "literal",
+        [
+            "Bearer abc",
+            "Authorization: bearer 0123456789abcdef",
+            "my key is sk_live_abcdefgh",
+            "sk-proj-abcdefghijklmnop",
+            "xoxb-1234567890-abc",
+            "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+            "ghp_0123456789abcdefghij",
+            "AKIAIOSFODNN7EXAMPLE",
+            "-----BEGIN RSA PRIVATE KEY-----\nMII",
+        ],
+    )
+    def test_a_literal_that_looks_like_one_is_refused_and_not_repeated(self, literal: str) -> None:
+        """§PAY-28, §PAY-29"""
+        pointer, reason = refused(ApiCall(method="POST", url="http://a", body={"a/b": ["x", literal]}))
+        assert pointer == "/body/a~1b/1"
+        assert 'SecretRef("its-name")' in reason
+        assert literal not in reason
+        assert refused(Fax(number=literal))[0] == "/number", "users' own kinds too"
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "The bearer of this letter may enter.",
+            "bearer responsibilities and acknowledgements",
+            "https://shop.example/sk-bratislava-region-shops",
+            "ask_the_team, task_id=42, risk-free",
+            "sk_",
+            "AKIA",
+            "",
+        ],
+    )
+    def test_what_people_write_is_not(self, text: str) -> None:
+        assert NotifyUser(user_id="u", message=text + ".").checked()["message"] == text + "."
+
+
+class TestChatAndNotices:
+    def test_what_is_refused(self) -> None:
+        assert refused(SendChatMessage(channel_id="", text="x"))[0] == "/channel_id"
+        assert refused(SendChatMessage(channel_id="C\n", text="x"))[0] == "/channel_id"
+        assert refused(SendChatMessage(channel_id="C", text=""))[0] == "/text"
+        assert refused(NotifyUser(user_id="", message="x"))[0] == "/user_id"
+        assert refused(NotifyUser(user_id="u\n", message="x"))[0] == "/user_id"
+        assert refused(NotifyUser(user_id="u", message="x", title="a\nb"))[0] == "/title"
+
+    def test_what_is_not(self) -> None:
+        said = SendChatMessage(channel_id="C", text="two\nlines", thread_ts="1.2")
+        assert said.checked() == {"channel_id": "C", "text": "two\nlines", "thread_ts": "1.2"}
 
 
 class TestScheduleTask:

@@ -21,12 +21,15 @@ TREE = {
     "UnknownEventVersion": "UnreadableEvent",
     "ForeignEvent": "UnreadableEvent",
     "SequenceGap": "UnreadableEvent",
+    "ArtifactInvalid": "RunstoneError",
     "RegistrationError": "RunstoneError",
     "UseRunFirst": "RunstoneError",
     "UseRunGather": "RunstoneError",
     "StepFailed": "RunstoneError",
     "WaitTimeout": "StepFailed",
+    "EffectFailed": "StepFailed",
     "ControlRefused": "RunstoneError",
+    "TooManyControls": "ControlRefused",
     "SignalConflict": "RunstoneError",
     "RunFailed": "RunstoneError",
     "RunCancelled": "RunFailed",
@@ -36,15 +39,19 @@ TREE = {
     "SettingsInvalid": "RunstoneError",
     "StoreError": "RunstoneError",
     "NotFound": "StoreError",
+    "RunArchived": "NotFound",
     "CommitRefused": "StoreError",
     "StaleSequence": "CommitRefused",
     "StaleFence": "CommitRefused",
+    "StaleClaim": "CommitRefused",
     "DuplicateKey": "CommitRefused",
     "OutcomeUnknown": "StoreError",
+    "FeedEpochChanged": "StoreError",
     "StoreUnusable": "StoreError",
     "StoreBusy": "StoreUnusable",
     "StoreClosed": "StoreUnusable",
     "StoreCorrupt": "StoreUnusable",
+    "SnapshotInvalid": "StoreCorrupt",
     "StoreFull": "StoreUnusable",
     "StoreReadOnly": "StoreUnusable",
     "StoreTooNew": "StoreUnusable",
@@ -122,6 +129,14 @@ def test_values_stay_as_attributes() -> None:
     retryable = errors.RetryableError(retry_after=timedelta(seconds=5))
     assert (retryable.retry_after, str(retryable)) == (timedelta(seconds=5), "Trying again may help.")
     assert errors.RetryableError("busy").retry_after is None
+
+    crowded = errors.TooManyControls("later", retry_after=timedelta(seconds=5))
+    assert (crowded.retry_after, str(crowded)) == (timedelta(seconds=5), "later")
+
+    broken = errors.SnapshotInvalid("runs/r-1/events.ndjson", 7, "this is no event")
+    assert (broken.path, broken.line, broken.reason) == ("runs/r-1/events.ndjson", 7, "this is no event")
+    assert str(broken) == "SnapshotInvalid: runs/r-1/events.ndjson, line 7: this is no event"
+    assert str(errors.SnapshotInvalid("x", None, "gone")) == "SnapshotInvalid: x: gone"
 
     duplicate = errors.DuplicateKey("signal order-1")
     assert duplicate.what == "signal order-1"

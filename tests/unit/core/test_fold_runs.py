@@ -227,8 +227,9 @@ class TestQueue:
 
     def test_an_operators_retry_wakes_it(self) -> None:
         story = Story.running()
-        story.failed_step()
-        story.do(commands.SuspendRun())
+        story.parked_step()
+        parked = story.state.wake_at
+        assert parked is None
         story.do(control("RETRY_STEP", target="work"))
         assert (story.state.wake_at, story.state.suspended) == (story.now, False)
 

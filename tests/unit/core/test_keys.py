@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runstone.core import keys
+from runstone.core.ids import is_id
 
 FIELDS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=6)
 
@@ -88,3 +89,26 @@ def test_a_tool_result_is_remembered_per_tenant_tool_and_arguments() -> None:
 def test_a_content_hash_is_over_the_very_bytes() -> None:
     assert keys.content_hash(b"1e2") == hashlib.sha256(b"1e2").hexdigest()
     assert keys.content_hash(b"1e2") != keys.content_hash(b"100.0")
+
+
+class TestControlSignalId:
+    """§ENG-25"""
+
+    RUN = "018e0000-0000-7000-8000-000000000001"
+
+    def test_an_id_is_its_own(self) -> None:
+        given = "018e0000-0000-7000-8000-00000000000a"
+        assert keys.control_signal_id(self.RUN, given) == given
+
+    def test_any_other_name_leads_to_one_within_its_run(self) -> None:
+        made = keys.control_signal_id(self.RUN, "message 17")
+        assert is_id(made)
+        assert made == keys.control_signal_id(self.RUN, "message 17")
+        assert made != keys.control_signal_id(self.RUN, "message 18")
+        assert made != keys.control_signal_id(self.RUN[:-1] + "2", "message 17")
+
+
+def test_what_a_step_does_outside_has_one_key_in_its_run() -> None:
+    made = keys.step_call_key("t", "r", "charge#1")
+    assert made == packed("t", "r", "charge#1")
+    assert made != keys.step_call_key("t", "r", "g2:charge#1")

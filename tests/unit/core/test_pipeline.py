@@ -9,8 +9,8 @@ import pytest
 from runstone.core import codec, payloads
 from runstone.core.fold import fold_run
 from runstone.core.payloads import Payload
-from runstone.core.pipeline import PipelineState, folder_snapshot
-from runstone.errors import CommandRefused, StateTransitionError
+from runstone.core.pipeline import PipelineFold, PipelineState, folder_snapshot
+from runstone.errors import CommandRefused, InvalidPayload, StateTransitionError
 from tests.unit.core.build import HASH, NOON, OTHER_HASH, SECOND, Story, error
 
 
@@ -50,6 +50,7 @@ class TestStateGraph:
         )
         assert state(story).run_state == "DRAFT_READY"
         assert state(story).visits == {"VALIDATING": 2, "FIXING": 1}
+        assert state(story).entered == {"VALIDATING": 5, "FIXING": 4, "DRAFT_READY": 6}
 
     @pytest.mark.parametrize(
         "move",
@@ -105,6 +106,14 @@ class TestArtifacts:
         draft = state(story).artifacts["draft"]
         assert (draft.stale, draft.stale_because, draft.sha256) == (False, None, OTHER_HASH)
 
+    def test_it_stands_when_all_it_was_made_from_is_as_it_was(self) -> None:
+        """§PIP-27"""
+        story = told(written("facts"), written("draft"))
+        before = state(story).artifacts["draft"]
+        story.record(payloads.ArtifactInvalidated(name="draft", because="facts"))
+        story.record(payloads.ArtifactRevalidated(name="draft"))
+        assert state(story).artifacts["draft"] == before
+
 
 class TestWorkItems:
     """§PIP-28"""
@@ -118,6 +127,7 @@ class TestWorkItems:
         done = state(story).work_items["intro"]
         assert (done.status, done.outputs, done.ended_at) == ("DONE", ("draft",), story.now)
         assert done.started_at == story.now - SECOND
+        assert done.last_done == done
 
     def test_a_further_try_is_a_further_start(self) -> None:
         story = told(
@@ -131,6 +141,49 @@ class TestWorkItems:
         again = state(story).work_items["intro"]
         assert (again.status, again.worker, again.starts, again.error) == ("RUNNING", "w-2", 2, None)
 
+    def test_every_try_is_kept(self) -> None:
+        """§PIP-16: the history of a work item can be told from the snapshot."""
+        story = told(
+            payloads.WorkItemStarted(item="intro", worker="w", inputs={"facts": HASH}),
+            payloads.WorkItemCompleted(item="intro", outputs=("draft",)),
+            payloads.WorkItemStarted(item="intro", worker="w", inputs={"facts": OTHER_HASH}),
+            payloads.WorkItemFailed(item="intro", error=error("DIED")),
+            payloads.WorkItemStarted(item="intro", worker="w", forced=True),
+        )
+        item = state(story).work_items["intro"]
+        assert [(t.status, t.forced, dict(t.inputs)) for t in item.tries] == [
+            ("DONE", False, {"facts": HASH}),
+            ("FAILED", False, {"facts": OTHER_HASH}),
+            ("RUNNING", True, {}),
+        ]
+        assert item.starts == len(item.tries)
+        assert item.last_done is not None
+        assert item.last_done.outputs == ("draft",)
+        assert item.tries[1].error == error("DIED")
+
+    def test_one_that_was_never_done_has_no_such_try(self) -> None:
+        assert state(told(payloads.WorkItemStarted(item="x", worker="w"))).work_items["x"].last_done is None
+
+    def test_one_that_another_run_had_done(self) -> None:
+        story = told(payloads.WorkItemStarted(item="intro", worker="w"))
+        story.record(payloads.WorkItemCompleted(item="intro", reused_from=story.signal_id))
+        assert state(story).work_items["intro"].reused_from == story.signal_id
+
+
+def test_commits_are_kept_in_their_order() -> None:
+    """§PIP-41"""
+    first = payloads.CommitRecorded(sha="c" * 40, repository="docs", branch="main", message="one", item="i")
+    story = told(first, payloads.CommitRecorded(sha="d" * 64))
+    shown = [(c.sha, c.repository, c.branch, c.message, c.item) for c in state(story).commits]
+    assert shown == [("c" * 40, "docs", "main", "one", "i"), ("d" * 64, "", "", "", None)]
+    assert {c.ts for c in state(story).commits} == {story.now}
+
+
+@pytest.mark.parametrize("sha", ["", "C" * 40, "c" * 39, "c" * 41, "c" * 40 + "\n", "g" * 40])
+def test_a_commit_is_known_by_a_whole_hash(sha: str) -> None:
+    with pytest.raises(InvalidPayload):
+        told(payloads.CommitRecorded(sha=sha))
+
 
 class TestIssues:
     """§PIP-31: a resolved issue stays."""
@@ -138,12 +191,13 @@ class TestIssues:
     def test_opened_and_resolved(self) -> None:
         story = told(
             payloads.IssueOpened(issue="2", code="BrokenLink", severity="WARNING", message="404"),
-            payloads.IssueOpened(issue="1", code="SnapshotInvalid"),
+            payloads.IssueOpened(issue="1", code="SnapshotInvalid", item="check"),
         )
         opened = state(story).issues["2"]
         assert (opened.code, opened.severity, opened.message) == ("BrokenLink", "WARNING", "404")
         assert (opened.status, opened.opened_at, opened.resolved_at) == ("OPEN", story.now, None)
         assert state(story).issues["1"].severity == "ERROR"
+        assert (opened.item, state(story).issues["1"].item) == (None, "check")
         story.record(payloads.IssueResolved(issue="2", resolution="removed"))
         resolved = state(story).issues["2"]
         assert (resolved.status, resolved.resolution) == ("RESOLVED", "removed")
@@ -155,6 +209,7 @@ class TestIssues:
     ("event", "what"),
     [
         (payloads.ArtifactInvalidated(name="x", because="y"), "artifact 'x'"),
+        (payloads.ArtifactRevalidated(name="x"), "artifact 'x'"),
         (payloads.WorkItemCompleted(item="x"), "work item 'x'"),
         (payloads.WorkItemFailed(item="x", error=error()), "work item 'x'"),
         (payloads.IssueResolved(issue="x"), "issue 'x'"),
@@ -197,6 +252,8 @@ class TestSnapshot:
             "run_id": story.run_id,
             "last_seq": 8,
             "run_state": "CREATED",
+            "visits": {"CREATED": 1},
+            "entered": {"CREATED": 3},
             "section_states": {"intro": "DRAFTED"},
             "artifacts_index": {
                 "draft": {"path": "draft.json", "sha256": HASH, "writer_worker": "writer", "ts": now}
@@ -206,6 +263,7 @@ class TestSnapshot:
                 {"issue": "b", "code": "Z", "severity": "ERROR", "opened_at": now},
                 {"issue": "a", "code": "Y", "severity": "ERROR", "opened_at": now},
             ],
+            "commits": [],
         }
 
     def test_of_nothing_yet(self) -> None:
@@ -213,10 +271,13 @@ class TestSnapshot:
             "run_id": "r",
             "last_seq": 0,
             "run_state": None,
+            "visits": {},
+            "entered": {},
             "section_states": {},
             "artifacts_index": {},
             "work_items": {},
             "issues": [],
+            "commits": [],
         }
 
 
@@ -227,3 +288,13 @@ def test_a_later_event_leaves_the_earlier_state_alone() -> None:
     story.record(written("b"), payloads.IssueOpened(issue="1", code="X"))
     assert codec.encode(before) == kept
     assert before.artifacts["a"].ts == NOON + 3 * SECOND
+
+
+def test_a_view_is_left_alone_by_what_comes_later() -> None:
+    """A store shows the state of a fold that goes on."""
+    fold = PipelineFold(PipelineState(run_state="CREATED", visits={"CREATED": 1}))
+    before = fold.view()
+    fold.sections["intro"] = "DRAFTED"
+    fold.visits["CREATED"] = 2
+    assert before == PipelineState(run_state="CREATED", visits={"CREATED": 1})
+    assert fold.view().section_states == {"intro": "DRAFTED"}

@@ -52,6 +52,24 @@ def test_the_table_of_each_row_parents_first() -> None:
     ]
 
 
+@every_story
+def test_events_change_nothing_of_a_row_but_what_is_said_to_change(tell: Callable[[], Story]) -> None:
+    """A store writes no more than that of a row that is there already."""
+    known: dict[tuple[str, str], Row] = {}
+    for write in writes(tell()):
+        for row in (*write.rows, *((write.queue,) if write.queue else ())):
+            before = known.setdefault(key(row), row)
+            changed = {name for name in row.__struct_fields__ if getattr(before, name) != getattr(row, name)}
+            assert changed <= set(rows.CHANGING[type(row)])
+            known[key(row)] = row
+
+
+def test_what_changes_are_columns_of_every_kind_of_row() -> None:
+    assert list(rows.CHANGING) == list(rows.TABLES)
+    for kind, names in rows.CHANGING.items():
+        assert set(names) <= set(kind.__struct_fields__) - {"id", "tenant_id"}
+
+
 @pytest.mark.parametrize("name", sorted(set(STORIES) - {"pipeline"}))
 def test_what_the_commits_wrote_is_what_the_log_gives(name: str) -> None:
     """§ENT-3, §STO-40: byte for byte in canonical JSON. (The pipeline's events are in no commit here.)"""

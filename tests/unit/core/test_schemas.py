@@ -8,15 +8,17 @@ import msgspec
 import pytest
 
 from runstone.core.catalogue import CATALOGUE
+from runstone.core.effect_specs import BUILT_IN
 from runstone.core.payloads import Payload
 from runstone.core.schemas import DOCUMENTS, schemas
 
 SCHEMAS = schemas()
 
 
-def test_every_type_of_event_has_one() -> None:
+def test_every_type_of_event_and_of_effect_has_one() -> None:
     payloads = {f"payloads/{name}.schema.json" for name in CATALOGUE.types}
-    assert SCHEMAS.keys() == payloads | {f"{name}.schema.json" for name in DOCUMENTS}
+    effects = {f"effects/{spec.EFFECT_TYPE}.schema.json" for spec in BUILT_IN}
+    assert SCHEMAS.keys() == payloads | effects | {f"{name}.schema.json" for name in DOCUMENTS}
 
 
 @pytest.mark.parametrize("name", CATALOGUE.types)

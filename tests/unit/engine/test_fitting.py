@@ -79,6 +79,7 @@ def kept(run: RunState, *wanted: Command) -> list[Command]:
         [start(), fail(), retry(), commands.SuspendRun(waiting=("a#1",))],
         [commands.SetVariable(name="x", value=Raw(b"1")), commands.ReturnHandler(result=Raw(b"1"))],
         [commands.FailRun(error=ERROR)],
+        [start(), complete(), commands.ContinueRun(carry=Raw(b"1"))],
         [start(), fail(), commands.PauseRun(reason="PARKED")],
         [
             start(),
@@ -103,6 +104,20 @@ def test_a_step_that_has_ended_does_not_end_again() -> None:
     ended = state(start(), complete())
     assert kept(ended, complete(), fail(), retry(), start()) == []
     assert kept(ended, start("b#1"), complete("b#1")) == [start("b#1"), complete("b#1")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        commands.ReturnHandler(result=Raw(b"1")),
+        commands.FailRun(error=ERROR),
+        commands.ContinueRun(carry=Raw(b"1")),
+    ],
+    ids=lambda end: type(end).__name__,
+)
+def test_what_is_under_way_ends_with_its_handler_and_not_again(end: Command) -> None:
+    assert kept(state(start()), end, complete(), start("b#1"), end) == [end]
+    assert kept(state(), start(), end, fail(), retry()) == [start(), end]
 
 
 def test_a_step_that_is_given_up_after_it_was_completed_stays_completed() -> None:

@@ -49,6 +49,13 @@ def test_options_change_a_copy_and_only_what_is_named() -> None:
     assert tool.options().name == "look_up"
 
 
+def test_what_may_be_missing_can_be_taken_away() -> None:
+    tool = callee().options(cache_ttl=minutes(1))
+    assert tool.options(timeout=None).call_options == CallOptions(cache_ttl=minutes(1))
+    assert tool.options(cache_ttl=None).call_options == CallOptions(timeout=seconds(1))
+    assert tool.options().call_options == CallOptions(timeout=seconds(1), cache_ttl=minutes(1))
+
+
 @pytest.mark.parametrize("name", ["", "a#b", "a/b"])
 def test_names_that_are_parts_of_keys_are_refused(name: str) -> None:
     with pytest.raises(RegistrationError, match="cannot be a name"):

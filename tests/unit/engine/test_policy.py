@@ -65,3 +65,5 @@ def test_an_error_may_know_better() -> None:
     retry = Retry(initial=seconds(1), longest=seconds(2))
     assert retry.delay(1, 0.0, RetryableError(retry_after=hours(1))) == hours(1)
     assert retry.delay(1, 1.0, RetryableError()) == seconds(1)
+    assert retry.delay(1, 1.0, RetryableError(retry_after=seconds(-1))) == seconds(0)
+    assert days(36500) == retry.delay(1, 1.0, RetryableError(retry_after=timedelta.max))

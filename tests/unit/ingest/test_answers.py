@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
+from pydantic import BaseModel
 
 from runstone.engine.values import Shape, write
 from runstone.errors import InvalidPayload
@@ -141,26 +143,22 @@ def test_formats_are_left_to_the_handler() -> None:
     assert misfit("not a date", schema_of(date)) is None
 
 
-class Model:
-    """A stand-in for a Pydantic model."""
-
-    @classmethod
-    def model_validate(cls, value: Any) -> Model:
-        return cls()
-
-    @classmethod
-    def model_json_schema(cls) -> dict[str, Any]:
-        return {"type": "object", "required": ["name"]}
+class Model(BaseModel):
+    name: str
+    inner: list[Model] = []
 
 
-class Silent:
+class Silent(BaseModel):
     """A model that cannot describe itself."""
 
-    @classmethod
-    def model_validate(cls, value: Any) -> Silent:
-        return cls()
+    function: Callable[[], int] | None = None
 
 
 def test_models_describe_themselves_or_take_anything() -> None:
     assert misfit({}, schema_of(Model)) == "/name is missing"
+    assert (
+        misfit({"name": "a", "inner": [{"name": 1}]}, schema_of(Model))
+        == "/inner/0/name is not of type string"
+    )
+    assert misfit({"name": "a", "inner": [{"name": "b"}]}, schema_of(Model)) is None
     assert schema_of(Silent) == {}

@@ -6,7 +6,14 @@ import pytest
 
 from runstone.core import commands
 from runstone.core.commit import Commit
-from runstone.errors import DuplicateKey, NotFound, OutcomeUnknown, StaleFence, StaleSequence
+from runstone.errors import (
+    DuplicateKey,
+    NotFound,
+    OutcomeUnknown,
+    StaleFence,
+    StaleSequence,
+    StoreUnusable,
+)
 from runstone.ports import cases
 from runstone.ports.cases import carry_out, load_case
 from runstone.ports.clock import Clock
@@ -33,6 +40,21 @@ class Forgetful(MemoryStore):
         done = await super().commit(commit)
         if self.lost > 0:
             self.lost -= 1
+            raise OutcomeUnknown
+        return done
+
+
+class Fading(MemoryStore):
+    """Makes a commit, loses its answer, and cannot be reached from then on."""
+
+    faded: bool | None = None
+
+    async def commit(self, commit: Commit) -> Committed:
+        if self.faded:
+            raise StoreUnusable
+        done = await super().commit(commit)
+        if self.faded is False:
+            self.faded = True
             raise OutcomeUnknown
         return done
 
@@ -130,3 +152,17 @@ async def test_what_changes_nothing_writes_nothing() -> None:
         again = await carry_out(scene.store, scene.tenant_id, run_id, control, context=context)
         assert again.commit.events == ()
         assert len(await scene.everything(run_id)) == first.case.run.last_seq
+
+
+async def test_a_store_that_is_gone_does_not_say_that_nothing_was_written() -> None:
+    """Nothing was, the second time; what became of the first is as open as before."""
+    async with open_scene(opener(Fading)) as scene:
+        case = await scene.running()
+        store = scene.store
+        assert isinstance(store, Fading)
+        store.faded = False
+        with pytest.raises(OutcomeUnknown):
+            await carry(scene, case.run.stream_id)
+        with pytest.raises(StoreUnusable):
+            await carry(scene, case.run.stream_id)
+        assert len(await scene.everything(case.run.stream_id)) == case.run.last_seq + 1

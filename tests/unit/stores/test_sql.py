@@ -30,8 +30,10 @@ def test_a_checksum_is_that_of_the_text() -> None:
 
 def test_a_statement_is_what_stands_behind_its_name() -> None:
     found = statements("sqlite")
-    assert found["dequeue"].endswith("DELETE FROM run_queue WHERE run_id = :run_id;")
-    assert found["dequeue"].startswith("-- ")
+    assert found["raise_fence"].endswith(
+        "\nUPDATE streams SET fence = fence + 1 WHERE id = :stream_id RETURNING fence;"
+    )
+    assert found["raise_fence"].startswith("-- ")
     assert [name for name, statement in found.items() if not statement.endswith(";")] == []
     assert [name for name, statement in found.items() if "-- name:" in statement] == []
 

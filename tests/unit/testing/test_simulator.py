@@ -168,6 +168,48 @@ def test_histories_replay_on_the_same_code_and_carry_nothing_out(tmp_path: Path)
     assert calls == []
 
 
+def crawler(*, step: int = 1, skips: int | None = None) -> rs.App:
+    """Three generations; one of them may do something else than it did."""
+    app = rs.App("crawler")
+
+    @app.tool
+    def read(page: int) -> int:
+        return page
+
+    @app.on()
+    async def crawl(run: rs.Run, page: int) -> int:
+        if page != skips:
+            await run.call(read, page)
+        if page < 3:
+            await run.continue_as_new(page + step)
+        return page
+
+    return app
+
+
+@virtual_time
+async def record_generations(folder: Path) -> None:
+    app = crawler()
+    async with Simulator(app) as sim:
+        handle = await sim.start(app.handlers["crawl"], 1)
+        assert await handle.result() == 3
+        sim.record(folder)
+
+
+def test_every_generation_of_a_history_is_replayed(tmp_path: Path) -> None:
+    """§ENG-39"""
+    record_generations(tmp_path)
+    assert assert_replays(crawler(), tmp_path) == 1
+    with pytest.raises(HistoryDiffers) as raised:
+        assert_replays(crawler(step=2), tmp_path)
+    assert raised.value.expected == "the handler continued as new with 2"
+    assert raised.value.actual == "the handler continued as new with 3"
+    with pytest.raises(HistoryDiffers) as raised:
+        assert_replays(crawler(skips=2), tmp_path)
+    assert raised.value.expected == "step 'g2:read#1'"
+    assert raised.value.actual == "the handler continued as new"
+
+
 def test_a_new_step_in_an_old_history_is_named(tmp_path: Path) -> None:
     record(tmp_path)
     with pytest.raises(HistoryDiffers) as raised:

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from runstone.core import commands
 from runstone.core.commands import Command
-from runstone.core.commit import Context, Lease
+from runstone.core.commit import Context, Hold, Lease
 from runstone.core.decide import control, effects, runs, signals, steps
 from runstone.core.decide.case import Case, CaseWriter, Decision
 from runstone.core.decide.steps import input_digest
 
-__all__ = ["Case", "Decision", "decide", "input_digest"]
+__all__ = ["Case", "CaseWriter", "Decision", "carry_out", "decide", "input_digest"]
 
 _DECIDERS: Final[dict[type[Command], Callable[[CaseWriter, Any], None]]] = {
     commands.ReceiveSignal: signals.receive,
@@ -61,15 +61,22 @@ def decide(
     context: Context,
     lease: Lease | None = None,
     times: Sequence[datetime] = (),
+    holds: tuple[Hold, ...] = (),
 ) -> Decision:
     """The events these commands make of this case, or the error that refuses the first that does not fit.
 
     `times` says when each came to be, where that was before now.
     """
     writer = CaseWriter(case, context)
+    carry_out(writer, wanted, times)
+    commit = writer.commit(lease, holds)
+    return Decision(case=writer.freeze(), commit=commit)
+
+
+def carry_out(writer: CaseWriter, wanted: Sequence[Command], times: Sequence[datetime] = ()) -> None:
+    """The same in place, for whoever keeps a case under his hands. After an error it is good for nothing."""
     for place, command in enumerate(wanted):
         if times:
             writer.at(times[place])
         _DECIDERS[type(command)](writer, command)
         runs.settle(writer)
-    return writer.decision(lease)

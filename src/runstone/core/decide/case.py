@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from runstone.core.commit import (
     Commit,
     Context,
+    Hold,
     Lease,
     StreamWrite,
     StreamWriter,
@@ -18,6 +20,7 @@ from runstone.core.commit import (
 from runstone.core.events import Event
 from runstone.core.fold import RunFold, SignalFold, run_fold, signal_fold
 from runstone.core.payloads import SignalProcessed, SignalProcessingFailed, SignalProcessingStarted
+from runstone.core.rows import queue_entry
 from runstone.core.run import Run
 from runstone.core.state import RunState, SignalState
 from runstone.core.transitions import RUN
@@ -49,10 +52,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseWriter:
-    """A decision in the making."""
+    """A case under one's hands: decisions go into its folds, and come out as one commit after another."""
 
     def __init__(self, case: Case, context: Context) -> None:
-        self.case = case
         self.context = context
         correlation_id = _correlation(case) or context.new_id()
         plan_version = case.run.run.plan_version if case.run.run else ""
@@ -63,12 +65,18 @@ class CaseWriter:
         self.run = StreamWriter[RunFold](
             run_fold(case.run), context, correlation_id, plan_version, self.journal
         )
+        self.signal_fence = case.signal_fence
+        self.run_fence = case.run_fence
         self.raise_fence = False
+        self._queued = queue_entry(case.run)
+
+    def begin(self, context: Context) -> None:
+        """What is recorded from here on is recorded in this context."""
+        self.context = self.signal.context = self.run.context = context
 
     def at(self, moment: datetime) -> None:
         """What is recorded from here on happened then."""
-        self.context = msgspec.structs.replace(self.context, now=moment)
-        self.signal.context = self.run.context = self.context
+        self.begin(msgspec.structs.replace(self.context, now=moment))
 
     @property
     def state(self) -> RunFold:
@@ -109,30 +117,50 @@ class CaseWriter:
         else:
             self.signal.record(SignalProcessingFailed(exit_reason=exit_reason), cause=cause)
 
-    def decision(self, lease: Lease | None) -> Decision:
+    def commit(self, lease: Lease | None = None, holds: tuple[Hold, ...] = ()) -> Commit:
+        """What was decided since the last commit; the next one is decided on what this one makes."""
         writes: list[StreamWrite] = []
         if self.signal.events:
-            writes.append(
-                signal_write(self.case.signal, self.signal.fold, self.signal.events, self.case.signal_fence)
-            )
+            writes.append(signal_write(self.signal.fold, self.signal.events, self.signal_fence))
+            self.signal.hand_over()
         if self.run.events:
-            writes.append(
-                run_write(
-                    self.case.run,
-                    self.run.fold,
-                    self.run.events,
-                    self.case.run_fence,
-                    raise_fence=self.raise_fence,
-                    lease=lease,
-                )
+            write = run_write(
+                self.run.fold,
+                self.run.events,
+                self.run_fence,
+                queued=self._queued,
+                raise_fence=self.raise_fence,
+                lease=lease,
+                holds=holds,
             )
-        case = Case(
+            writes.append(write)
+            self.run.hand_over()
+            self._queued = write.queue
+            self.run_fence += self.raise_fence
+            self.raise_fence = False
+        events = tuple(self.journal)
+        self.journal.clear()
+        return Commit(tuple(writes), events)
+
+    def take_in(self, signal: Iterable[Event], run: Iterable[Event]) -> None:
+        """Folds what others have committed; nothing of one's own may be waiting for its commit."""
+        assert not self.journal, "what is not in the log yet cannot come before what is"
+        for event in signal:
+            self.signal.fold.apply(event)
+        for event in run:
+            self.run.fold.apply(event)
+        self.signal.hand_over()
+        self.run.hand_over()
+        self._queued = queue_entry(self.run.fold)
+
+    def freeze(self) -> Case:
+        """The case as it is now; nothing more is decided on this one."""
+        return Case(
             signal=self.signal.fold.freeze(),
             run=self.run.fold.freeze(),
-            signal_fence=self.case.signal_fence,
-            run_fence=self.case.run_fence + self.raise_fence,
+            signal_fence=self.signal_fence,
+            run_fence=self.run_fence,
         )
-        return Decision(case=case, commit=Commit(tuple(writes), tuple(self.journal)))
 
 
 def _correlation(case: Case) -> str | None:

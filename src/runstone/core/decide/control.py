@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from typing import Final
+
 from runstone.core import codec, commands, payloads
 from runstone.core.decide import runs, steps
 from runstone.core.decide.case import CaseWriter
-from runstone.core.payloads import ErrorInfo
+from runstone.core.effect import EFFECT_WAIT
+from runstone.core.payloads import NOT_AUTHORIZED, ErrorInfo
+from runstone.core.state import CONTROLS_A_MINUTE
 from runstone.core.transitions import RUN
+from runstone.errors import TooManyControls
+
+_MINUTE: Final = timedelta(minutes=1)
 
 
 def refuse(case: CaseWriter, command: commands.RefuseControl) -> None:
     case.existing_run()
-    if command.control_signal_id not in case.state.controls:
-        _rejected(case, command, command.error)
+    if command.control_signal_id in case.state.controls:
+        return
+    denied = command.error.code == NOT_AUTHORIZED
+    _check_rate(case, case.state.denied_times if denied else case.state.control_times)
+    _rejected(case, command, command.error)
 
 
 def control(case: CaseWriter, command: commands.Control) -> None:
     """Accepts the signal and does what it asks, or records why that cannot be; once for each id."""
     if command.control_signal_id in case.state.controls:
         return
+    _check_rate(case, case.state.control_times)
     objection = _objection(case, command)
     if objection is not None:
         error = ErrorInfo(category="VALIDATION", code="NOT_APPLICABLE", message=objection)
@@ -33,6 +45,22 @@ def control(case: CaseWriter, command: commands.Control) -> None:
     _carry_out(case, command, accepted.id)
 
 
+def _check_rate(case: CaseWriter, times: tuple[datetime, ...]) -> None:
+    """One too many is refused and not recorded, or it would be a way to fill the log (§ENG-27).
+
+    The log itself says how many there were, so the limit holds whichever process they came through.
+    """
+    if len(times) < CONTROLS_A_MINUTE:
+        return
+    wait = times[-CONTROLS_A_MINUTE] + _MINUTE - case.context.now
+    if wait > timedelta(0):
+        raise TooManyControls(
+            f"A run takes at most {CONTROLS_A_MINUTE} control signals a minute: "
+            f"try again in {wait.total_seconds():.0f} s",
+            retry_after=wait,
+        )
+
+
 def _objection(case: CaseWriter, command: commands.Control) -> str | None:
     run = case.existing_run()
     if run.status in RUN.terminal:
@@ -45,6 +73,8 @@ def _objection(case: CaseWriter, command: commands.Control) -> str | None:
         return f"the run is {run.status}, not paused"
     if command.kind == "ANSWER" and not command.target:
         return "an answer names the wait it is for"
+    if command.kind == "ANSWER" and (command.target or "").startswith(EFFECT_WAIT):
+        return "an effect's outcome comes from the outbox"
     if command.kind == "RETRY_STEP":
         return _retry_objection(case, command.target)
     return None
@@ -61,6 +91,11 @@ def _retry_objection(case: CaseWriter, step_key: str | None) -> str | None:
         return f"step {step_key!r} is {status}, not failed"
     if step_key in case.state.due_attempts:
         return f"step {step_key!r} is to be tried again already"
+    if step_key not in case.state.unseen_failures:
+        return (
+            f"the handler has dealt with the failure of {step_key!r}: "
+            "only a step that parked its run, or failed while the run was paused, is tried again"
+        )
     return None
 
 
@@ -84,7 +119,7 @@ def _carry_out(case: CaseWriter, command: commands.Control, cause: str) -> None:
         case "RETRY_STEP":
             assert command.target is not None
             steps.record_retry(case, command.target, "OPERATOR", None, signal_id, cause)
-            if case.existing_run().status == "PAUSED":
+            if not case.state.unseen_failures:  # the handler would see another's failure, for good
                 _resume(case, signal_id, cause)
         case _:
             _answer(case, command, cause)

@@ -1,10 +1,15 @@
-"""Decisions about effects: asked for by a run, carried out by the dispatcher, put right by people."""
+"""Decisions about effects: asked for by a run, carried out by the dispatcher, put right by people.
+
+Whoever records an outcome also tells the handler that waits for it, and asks for the next
+compensation of a run that did not complete: all of it in the same commit.
+"""
 
 from __future__ import annotations
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from runstone.core import codec, commands, payloads
+from runstone.core.decide import steps
 from runstone.core.decide.case import CaseWriter
 from runstone.core.effect import Effect
 from runstone.core.keys import effect_key
@@ -32,20 +37,51 @@ def request(case: CaseWriter, command: commands.RequestEffect) -> None:
         _check_same(case, case.state.effects[case.state.effect_keys[key]], command.effect_type, spec)
         return
     retries = command.max_retries
+    kind = payloads.CompensationRegistered if command.compensation else payloads.EffectRequested
+    more = {} if command.compensation else {"critical": command.critical}
     case.run.record(
-        payloads.EffectRequested(
+        kind(
             step_id=step_id,
             effect_type=command.effect_type,
             effect_spec=spec,
             effect_key=key,
             max_retries=effect_retries(command.effect_type).max_retries if retries is None else retries,
-            critical=command.critical,
             delivery=command.delivery,
             metadata=command.metadata,
+            **more,
         ),
         aggregate_id=command.effect_id or case.context.new_id(),
         cause=case.state.causes[step_id],
         step_key=command.step_key,
+    )
+
+
+def compensate(case: CaseWriter) -> None:
+    """A run that did not complete takes back what it did: the latest first, one after the other (§OUT-44).
+
+    The next is asked for in the commit that ends the one before it, well or badly.
+    """
+    state = case.state
+    if not state.compensations or state.run is None or state.run.status not in ("FAILED", "CANCELLED"):
+        return
+    under_way = state.effects[state.compensating].status if state.compensating else None
+    if under_way in ("PENDING", "EXECUTING", "FAILED"):
+        return
+    next_one = state.compensations[next(reversed(state.compensations))]
+    case.run.record(
+        payloads.EffectRequested(
+            step_id=next_one.step_id,
+            effect_type=next_one.effect_type,
+            effect_spec=next_one.effect_spec,
+            effect_key=next_one.idempotency_key,
+            max_retries=next_one.max_retries,
+            critical=False,
+            delivery=next_one.delivery,
+            metadata=UNSET if next_one.metadata is None else next_one.metadata,
+        ),
+        aggregate_id=next_one.id,
+        cause=state.last_event,
+        step_key=next_one.step_key,
     )
 
 
@@ -63,6 +99,7 @@ def begin(case: CaseWriter, command: commands.BeginEffect) -> None:
 def complete(case: CaseWriter, command: commands.CompleteEffect) -> None:
     _begun(case, command.effect_id, command.executor, command.fence)
     case.run.record(payloads.EffectCompleted(execution_result=command.result), aggregate_id=command.effect_id)
+    steps.tell_effect_wait(case, command.effect_id)
 
 
 def fail(case: CaseWriter, command: commands.FailEffect) -> None:
@@ -81,13 +118,16 @@ def fail(case: CaseWriter, command: commands.FailEffect) -> None:
         )
     else:
         case.run.record(payloads.EffectDeadLettered(error=command.error), aggregate_id=effect.id)
+        steps.tell_effect_wait(case, effect.id)
 
 
 def lose(case: CaseWriter, command: commands.LoseEffect) -> None:
     effect = _existing(case, command.effect_id)
     if effect.delivery != "at_most_once":
         raise CommandRefused(f"Effect {effect.id} is delivered {effect.delivery}: it is simply sent again")
-    case.run.record(payloads.EffectOutcomeUnknown(executor=command.executor), aggregate_id=effect.id)
+    case.run.record(
+        payloads.EffectOutcomeUnknown(executor=command.executor, error=command.error), aggregate_id=effect.id
+    )
 
 
 def reconcile(case: CaseWriter, command: commands.ReconcileEffect) -> None:
@@ -97,6 +137,7 @@ def reconcile(case: CaseWriter, command: commands.ReconcileEffect) -> None:
     case.run.record(
         payloads.EffectReconciled(sent=command.sent, evidence=command.evidence), aggregate_id=effect.id
     )
+    steps.tell_effect_wait(case, effect.id)
 
 
 def requeue(case: CaseWriter, command: commands.RequeueEffect) -> None:
@@ -107,6 +148,7 @@ def requeue(case: CaseWriter, command: commands.RequeueEffect) -> None:
 def discard(case: CaseWriter, command: commands.DiscardEffect) -> None:
     effect = _dead_letter(case, command.effect_id)
     case.run.record(payloads.EffectCancelled(reason=command.reason), aggregate_id=effect.id)
+    steps.tell_effect_wait(case, effect.id)
 
 
 def report_late_outcome(case: CaseWriter, command: commands.ReportLateOutcome) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runstone.core import codec, commands, payloads
-from runstone.core.decide import steps
+from runstone.core.decide import effects, steps
 from runstone.core.decide.case import CaseWriter
 from runstone.core.payloads import ArtifactRef, ErrorInfo
 from runstone.core.transitions import SIGNAL
@@ -141,6 +141,12 @@ def close_open_work(case: CaseWriter, code: str, message: str) -> None:
 
 
 def settle(case: CaseWriter) -> None:
+    """What follows from the facts by itself: the run's end, and after a bad one what makes good for it."""
+    _end_by_last_fact(case)
+    effects.compensate(case)
+
+
+def _end_by_last_fact(case: CaseWriter) -> None:
     """A run ends by its last fact, whoever writes it: its handler is back, no effect is open (§TRN-14)."""
     state = case.state
     run = state.run

@@ -9,8 +9,9 @@ from msgspec import UNSET, Raw
 
 from runstone.core import codec, commands, payloads
 from runstone.core.decide.case import CaseWriter
+from runstone.core.effect import EFFECT_WAIT, Effect, effect_wait
 from runstone.core.keys import content_hash
-from runstone.core.payloads import EventRef, InputContext, OptionalJson, OutputResult
+from runstone.core.payloads import ErrorInfo, EventRef, InputContext, OptionalJson, OutputResult
 from runstone.core.step import Step
 from runstone.errors import CommandRefused
 
@@ -45,6 +46,8 @@ def start(case: CaseWriter, command: commands.StartStep) -> None:
     if command.wait is not None and command.wait.name in state.answers:
         answer = state.answers[command.wait.name][0]
         complete_wait(case, state.steps[step_id], answer.data, answer.control_signal_id, answer.event_id)
+    elif command.wait is not None and (command.wait.name or "").startswith(EFFECT_WAIT):
+        tell_effect_wait(case, (command.wait.name or "").removeprefix(EFFECT_WAIT))
 
 
 def _attempt(due: int | None, before: Step | None) -> tuple[int, int]:
@@ -86,9 +89,36 @@ def complete(case: CaseWriter, command: commands.CompleteStep) -> None:
     _complete(case, step, command.output, artifacts=command.artifacts)
 
 
-def complete_wait(case: CaseWriter, step: Step, answer: Raw, control_signal_id: str, cause: str) -> None:
+def complete_wait(
+    case: CaseWriter, step: Step, answer: Raw, control_signal_id: str | None, cause: str
+) -> None:
     """A wait gets its answer, whichever of the two came first."""
     _complete(case, step, OutputResult(answer=answer), control_signal_id=control_signal_id, cause=cause)
+
+
+def tell_effect_wait(case: CaseWriter, effect_id: str) -> None:
+    """Ends the wait for an effect that has an outcome, whichever of the two came first (§OUT-41)."""
+    effect = case.state.effects.get(effect_id)
+    if effect is None or not effect.has_outcome:
+        return
+    name, cause = effect_wait(effect_id), case.state.causes[effect_id]
+    waiting = (case.state.steps[step_id] for step_id in case.state.open_steps.values())
+    for step in [step for step in waiting if step.wait_name == name]:
+        if effect.status == "COMPLETED":
+            answer = (
+                codec.NULL if effect.execution_result is None else case.state.whole(effect.execution_result)
+            )
+            complete_wait(case, step, answer, None, cause)
+        else:
+            end_failed(case, step, _effect_error(effect), cause=cause)
+
+
+def _effect_error(effect: Effect) -> ErrorInfo:
+    """What a handler is told of an effect that was not done."""
+    if effect.status == "CANCELLED" or effect.error_details is None:
+        return ErrorInfo(category="CANCELLED", code="EFFECT_CANCELLED", message="It was withdrawn")
+    error = codec.decode_as(effect.error_details, ErrorInfo)
+    return ErrorInfo(category=error.category, code=error.code, message=error.message)
 
 
 def _complete(
@@ -126,6 +156,7 @@ def end_failed(
     step: Step,
     error: payloads.ErrorInfo,
     artifacts: tuple[payloads.ArtifactRef, ...] = (),
+    cause: str | None = None,
 ) -> None:
     case.run.record(
         payloads.StepFailed(
@@ -136,6 +167,7 @@ def end_failed(
             artifacts=artifacts,
         ),
         aggregate_id=step.id,
+        cause=cause,
         step_key=step.step_key,
         logical_attempt=step.logical_attempt,
         generation=step.generation,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
-from msgspec import Raw
+from msgspec import Raw, UnsetType
 from msgspec.structs import replace
 
 from runstone.core import codec, transitions
-from runstone.core.effect import Effect
+from runstone.core.effect import Compensation, Effect
 from runstone.core.events import Event
 from runstone.core.fold.streams import Reducer, RunFold, utc
 from runstone.core.payloads import effects
@@ -21,6 +21,8 @@ def requested(fold: RunFold, event: Event, data: effects.EffectRequested) -> Non
         raise StateTransitionError("effect", event.aggregate_id, "PENDING", "PENDING")
     if data.step_id not in fold.steps:
         raise CommandRefused(f"Effect {data.effect_key!r} was asked for outside of a step")
+    if fold.compensations.pop(event.aggregate_id, None) is not None:
+        fold.compensating = event.aggregate_id
     fold.effect_keys[data.effect_key] = event.aggregate_id
     fold.effects[event.aggregate_id] = Effect(
         id=event.aggregate_id,
@@ -42,6 +44,25 @@ def requested(fold: RunFold, event: Event, data: effects.EffectRequested) -> Non
         delivery=data.delivery,
         correlation_id=event.correlation_id,
         metadata=fold.keep_any(event, "metadata", data.metadata),
+    )
+
+
+def compensation_registered(fold: RunFold, event: Event, data: effects.CompensationRegistered) -> None:
+    if event.aggregate_id in fold.effects or event.aggregate_id in fold.compensations:
+        raise StateTransitionError("effect", event.aggregate_id, "PENDING", "PENDING")
+    if data.step_id not in fold.steps:
+        raise CommandRefused(f"Compensation {data.effect_key!r} was registered outside of a step")
+    fold.compensations[event.aggregate_id] = Compensation(
+        id=event.aggregate_id,
+        step_id=data.step_id,
+        step_key=event.step_key,
+        event_id=event.id,
+        effect_type=data.effect_type,
+        effect_spec=data.effect_spec,
+        idempotency_key=data.effect_key,
+        max_retries=data.max_retries,
+        delivery=data.delivery,
+        metadata=None if isinstance(data.metadata, UnsetType) else data.metadata,
     )
 
 
@@ -123,10 +144,15 @@ def reconciled(fold: RunFold, event: Event, data: effects.EffectReconciled) -> N
 
 
 def late_outcome(fold: RunFold, event: Event, data: effects.EffectLateOutcome) -> None:
-    _existing(fold, event, "COMPLETED")
+    """Moves nothing; but whoever is about to send it again finds in the ledger that it was done (§OUT-8)."""
+    effect = _existing(fold, event, "COMPLETED")
+    done = fold.keep_any(event, "execution_result", data.execution_result)
+    if done is not None and effect.status not in transitions.EFFECT.terminal:
+        fold.effects[effect.id] = replace(effect, execution_result=done)
 
 
 REDUCERS: Final[dict[str, Reducer]] = {
+    "COMPENSATION_REGISTERED": compensation_registered,
     "EFFECT_REQUESTED": requested,
     "EFFECT_EXECUTING": executing,
     "EFFECT_COMPLETED": completed,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, UnsetType
 from msgspec.structs import replace
 
 from runstone.core import codec
@@ -78,11 +79,22 @@ def started(fold: RunFold, event: Event, data: runs.RunStarted) -> None:
 def paused(fold: RunFold, event: Event, data: runs.RunPaused) -> None:
     fold.to("PAUSED")
     fold.news_seq = event.run_seq
+    fold.unseen_failures = _parked(data)
     fold.sleep()
+
+
+def _parked(data: runs.RunPaused) -> frozenset[str]:
+    """The step that parked the run, by the pause's own word."""
+    if data.reason != "PARKED" or isinstance(data.details, UnsetType):
+        return frozenset()
+    details = msgspec.json.decode(data.details)
+    step = details.get("step") if isinstance(details, dict) else None
+    return frozenset({step} if isinstance(step, str) else ())
 
 
 def resumed(fold: RunFold, event: Event, data: runs.RunResumed) -> None:
     fold.to("RUNNING", origins=("PAUSED",))
+    fold.unseen_failures = frozenset()
     fold.cursor = event.id
     fold.news_seq = event.run_seq
     if not fold.handler_returned:
@@ -124,6 +136,7 @@ def continued(fold: RunFold, event: Event, data: runs.RunContinued) -> None:
         raise CommandRefused(f"Run {run.id} cannot continue as generation {data.generation}")
     fold.run = replace(run, generation=data.generation)
     fold.carry = data.carry
+    fold.continued = (event.occurred_at, event.id)
     fold.variables = {}
     fold.variable_sets = 0
     fold.latest_steps = {}

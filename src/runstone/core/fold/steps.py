@@ -110,13 +110,15 @@ def _take_answer(fold: RunFold, name: str, control_signal_id: str) -> None:
 
 
 def failed(fold: RunFold, event: Event, data: steps.StepFailed) -> None:
-    _ended(
+    step = _ended(
         fold,
         event,
         "FAILED",
         error_details=Raw(codec.encode(data.error)),
         artifacts=Raw(codec.encode(data.artifacts)) if data.artifacts else None,
     )
+    if fold.existing("RUNNING").status == "PAUSED":
+        fold.unseen_failures |= {step.step_key}
 
 
 def skipped(fold: RunFold, event: Event, data: steps.StepSkipped) -> None:
@@ -132,11 +134,10 @@ def retried(fold: RunFold, event: Event, data: steps.StepRetried) -> None:
     if data.next_attempt != step.logical_attempt + 1:
         raise CommandRefused(f"Attempt {data.next_attempt} of {step.step_key!r} does not come next")
     fold.due_attempts[step.step_key] = data.next_attempt
+    fold.unseen_failures -= {step.step_key}
     if data.retry_at is not None:
         fold.retry_times[step.step_key] = data.retry_at.astimezone(UTC)
     fold.cursor = event.id
-    if event.control_signal_id is not None and fold.existing("RUNNING").status == "RUNNING":
-        fold.wake(event)
 
 
 def corrected(fold: RunFold, event: Event, data: steps.StepCorrected) -> None:
@@ -155,7 +156,6 @@ def corrected(fold: RunFold, event: Event, data: steps.StepCorrected) -> None:
         corrected_by=event.actor,
         correlation_id=event.correlation_id,
     )
-    fold.touched[event.id] = None
 
 
 REDUCERS: Final[dict[str, Reducer]] = {

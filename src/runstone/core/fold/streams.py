@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -39,6 +39,23 @@ Reducer: TypeAlias = Callable[[Any, Event, Any], None]
 """Takes one type of event into a fold."""
 
 
+_T = TypeVar("_T")
+
+
+class Entities(dict[str, _T]):
+    """Entities by id, and which of them were set since the last mark."""
+
+    __slots__ = ("changed",)
+
+    def __init__(self, known: Mapping[str, _T]) -> None:
+        dict.__init__(self, known)
+        self.changed: dict[str, None] = {}
+
+    def __setitem__(self, entity_id: str, entity: _T) -> None:
+        dict.__setitem__(self, entity_id, entity)
+        self.changed[entity_id] = None
+
+
 class StreamFold:
     """What the folds of all streams share: order, and who caused what."""
 
@@ -52,7 +69,8 @@ class StreamFold:
         self.last_event = state.last_event
         self.causes = dict(state.causes)
         self.large = dict(state.large)
-        self.touched: dict[str, None] = {}
+        self.marked_seq = state.last_seq
+        """Where the stream stood at the last mark: what the next commit is compared with."""
         self._unhashed: Event | None = None
         self._frozen = False
 
@@ -73,8 +91,11 @@ class StreamFold:
         self.last_at = event.occurred_at
         self.last_event = event.id
         self.causes[event.aggregate_id] = event.id
-        self.touched[event.aggregate_id] = None
         self._unhashed = event
+
+    def mark(self) -> None:
+        """What was folded so far has been handed over; changes count from here on."""
+        self.marked_seq = self.last_seq
 
     def seal_head(self) -> str:
         """The hash of the last event, computed once, when somebody asks."""
@@ -106,8 +127,17 @@ class SignalFold(StreamFold):
 
     def __init__(self, state: SignalState, reducers: Mapping[str, Reducer]) -> None:
         super().__init__(state, reducers)
-        self.signal = state.signal
+        self.signal = self._marked = state.signal
         self.payload_event = state.payload_event
+
+    @property
+    def changed(self) -> bool:
+        """Whether the signal's row is another than at the last mark."""
+        return self.signal is not self._marked
+
+    def mark(self) -> None:
+        super().mark()
+        self._marked = self.signal
 
     def freeze(self) -> SignalState:
         """The state so far; the fold has done its work then."""
@@ -141,22 +171,28 @@ class RunFold(StreamFold):
 
     def __init__(self, state: RunState, reducers: Mapping[str, Reducer]) -> None:
         super().__init__(state, reducers)
-        self.run = state.run
-        self.steps = dict(state.steps)
+        self.run = self._marked = state.run
+        self.steps = Entities(state.steps)
         self.latest_steps = dict(state.latest_steps)
         self.open_steps = dict(state.open_steps)
         self.ends = dict(state.ends)
         self.due_attempts = dict(state.due_attempts)
         self.retry_times = dict(state.retry_times)
-        self.corrections = dict(state.corrections)
-        self.effects = dict(state.effects)
+        self.corrections = Entities(state.corrections)
+        self.effects = Entities(state.effects)
         self.effect_keys = dict(state.effect_keys)
-        self.tool_calls = dict(state.tool_calls)
+        self.compensations = dict(state.compensations)
+        self.compensating = state.compensating
+        self.tool_calls = Entities(state.tool_calls)
         self.variables = dict(state.variables)
         self.variable_sets = state.variable_sets
         self.carry = state.carry
+        self.continued = state.continued
         self.answers = dict(state.answers)
         self.controls = dict(state.controls)
+        self.control_times = state.control_times
+        self.denied_times = state.denied_times
+        self.unseen_failures = state.unseen_failures
         self.cursor = state.cursor
         self.last_output = state.last_output
         self.signal_event = state.signal_event
@@ -169,6 +205,17 @@ class RunFold(StreamFold):
         self.news_seq = state.news_seq
         self.checkpoints = state.checkpoints
         self.pipeline = PipelineFold(state.pipeline) if state.pipeline else None
+
+    @property
+    def run_changed(self) -> bool:
+        """Whether the run's own row is another than at the last mark."""
+        return self.run is not self._marked
+
+    def mark(self) -> None:
+        super().mark()
+        self._marked = self.run
+        for entities in (self.steps, self.corrections, self.effects, self.tool_calls):
+            entities.changed.clear()
 
     def freeze(self) -> RunState:
         """The state so far; the fold has done its work then."""
@@ -192,12 +239,18 @@ class RunFold(StreamFold):
             corrections=self.corrections,
             effects=self.effects,
             effect_keys=self.effect_keys,
+            compensations=self.compensations,
+            compensating=self.compensating,
             tool_calls=self.tool_calls,
             variables=self.variables,
             variable_sets=self.variable_sets,
             carry=self.carry,
+            continued=self.continued,
             answers=self.answers,
             controls=self.controls,
+            control_times=self.control_times,
+            denied_times=self.denied_times,
+            unseen_failures=self.unseen_failures,
             cursor=self.cursor,
             last_output=self.last_output,
             signal_event=self.signal_event,

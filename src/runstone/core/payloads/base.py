@@ -24,7 +24,9 @@ ErrorCategory: TypeAlias = Literal[
 ]
 
 
-class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Payload(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """The `event_data` of one type of event; the first line says when it is written."""
 
     EVENT_TYPE: ClassVar[str]
@@ -32,7 +34,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     VERSION: ClassVar[int] = 1
 
 
-class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ErrorInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What went wrong, in the one form all parts share (§ENT-7)."""
 
     category: Annotated[ErrorCategory, Meta(description="Whose fault it is.")]
@@ -41,7 +43,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retryable: Annotated[bool, Meta(description="Whether trying again could help.")] = False
 
 
-class ArtifactRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ArtifactRef(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Points at something too large or too binary for the log."""
 
     uri: Annotated[str, Meta(description="Where it is: file, s3, gs, azure.")]
@@ -51,7 +53,7 @@ class ArtifactRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     expires_at: Moment | None = None
 
 
-class EventRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EventRef(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """Stands for a value that an earlier event holds already (§PAY-16)."""
 
     event: Annotated[Id, Meta(description="The event that holds it.")] = msgspec.field(name="$event")

@@ -40,6 +40,23 @@ class EffectRequested(Payload, frozen=True, kw_only=True):
     metadata: Annotated[OptionalJson, Meta(description="Whatever the caller added.")] = UNSET
 
 
+class CompensationRegistered(Payload, frozen=True, kw_only=True):
+    """A run said what is to be done outside if it fails or is cancelled."""
+
+    EVENT_TYPE: ClassVar[str] = "COMPENSATION_REGISTERED"
+    AGGREGATE: ClassVar[AggregateType] = "EFFECT"
+
+    step_id: Annotated[Id, Meta(description="The step that said so.")]
+    effect_type: EffectType
+    effect_spec: Annotated[Raw, Meta(description="What to do, `idempotency_key` included.")]
+    effect_key: Annotated[str, Meta(max_length=255, description="The idempotency key it will have.")]
+    max_retries: Annotated[int, Meta(ge=0, description="Tries after the first.")] = 3
+    delivery: Annotated[DeliveryMode, Meta(description="How often it may be done when in doubt.")] = (
+        "at_least_once"
+    )
+    metadata: Annotated[OptionalJson, Meta(description="Whatever the caller added.")] = UNSET
+
+
 class EffectExecuting(Payload, frozen=True, kw_only=True):
     """An executor is about to act. Durable before the act only for `at_most_once`."""
 
@@ -108,12 +125,13 @@ class EffectCancelled(Payload, frozen=True, kw_only=True):
 
 
 class EffectOutcomeUnknown(Payload, frozen=True, kw_only=True):
-    """The executor of an `at_most_once` effect died between acting and recording."""
+    """The executor of an `at_most_once` effect died between acting and recording, or lost its answer."""
 
     EVENT_TYPE: ClassVar[str] = "EFFECT_OUTCOME_UNKNOWN"
     AGGREGATE: ClassVar[AggregateType] = "EFFECT"
 
     executor: Annotated[str, Meta(description="Who was acting.")]
+    error: Annotated[ErrorInfo | None, Meta(description="What it saw of it, if it still lived.")] = None
 
 
 class EffectReconciled(Payload, frozen=True, kw_only=True):

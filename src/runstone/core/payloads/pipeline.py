@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from runstone.core.events import AggregateType
-from runstone.core.ids import Digest
+from runstone.core.ids import Digest, Id
 from runstone.core.payloads.base import ErrorInfo, Payload
 
 IssueSeverity: TypeAlias = Literal["INFO", "WARNING", "ERROR", "BLOCKER"]
@@ -77,7 +77,34 @@ class ArtifactInvalidated(Payload, frozen=True, kw_only=True):
     AGGREGATE: ClassVar[AggregateType] = "RUN"
 
     name: Annotated[str, Meta(description="The artifact.")]
-    because: Annotated[str, Meta(description="The upstream artifact that changed.")]
+    because: Annotated[
+        str, Meta(description="The upstream artifact that changed; itself: its own file is gone.")
+    ]
+    reason: Annotated[str, Meta(description="For people.")] = ""
+
+
+class ArtifactRevalidated(Payload, frozen=True, kw_only=True):
+    """All that a stale artifact was made from is again as it was then: it stands as it is."""
+
+    EVENT_TYPE: ClassVar[str] = "ARTIFACT_REVALIDATED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    name: Annotated[str, Meta(description="The artifact.")]
+
+
+class CommitRecorded(Payload, frozen=True, kw_only=True):
+    """The run made a commit in a version control system."""
+
+    EVENT_TYPE: ClassVar[str] = "COMMIT_RECORDED"
+    AGGREGATE: ClassVar[AggregateType] = "RUN"
+
+    sha: Annotated[
+        str, Meta(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$(?!\n)", description="The commit's own hash.")
+    ]
+    repository: Annotated[str, Meta(description="Where it was made.")] = ""
+    branch: Annotated[str, Meta(description="The branch it is on.")] = ""
+    message: Annotated[str, Meta(description="Its message.")] = ""
+    item: Annotated[str | None, Meta(description="The piece of work that made it.")] = None
 
 
 class WorkItemStarted(Payload, frozen=True, kw_only=True):
@@ -89,6 +116,9 @@ class WorkItemStarted(Payload, frozen=True, kw_only=True):
     item: Annotated[str, Meta(min_length=1, description="The piece of work, unique in the run.")]
     worker: Annotated[str, Meta(description="Who took it.")]
     forced: Annotated[bool, Meta(description="Whether it had been done and was asked for again.")] = False
+    inputs: Annotated[dict[str, Digest], Meta(description="The artifacts it gets, as they are.")] = (
+        msgspec.field(default_factory=dict)
+    )
 
 
 class WorkItemCompleted(Payload, frozen=True, kw_only=True):
@@ -99,6 +129,9 @@ class WorkItemCompleted(Payload, frozen=True, kw_only=True):
 
     item: Annotated[str, Meta(description="The piece of work.")]
     outputs: Annotated[tuple[str, ...], Meta(description="The artifacts it made.")] = ()
+    reused_from: Annotated[
+        Id | None, Meta(description="The run that had made the same from the same inputs; nothing ran here.")
+    ] = None
 
 
 class WorkItemFailed(Payload, frozen=True, kw_only=True):
@@ -121,6 +154,7 @@ class IssueOpened(Payload, frozen=True, kw_only=True):
     code: Annotated[str, Meta(description="What kind it is, such as SnapshotInvalid.")]
     severity: Annotated[IssueSeverity, Meta(description="How bad it is; a BLOCKER ends the run.")] = "ERROR"
     message: Annotated[str, Meta(description="For people.")] = ""
+    item: Annotated[str | None, Meta(description="The piece of work that found it.")] = None
 
 
 class IssueResolved(Payload, frozen=True, kw_only=True):

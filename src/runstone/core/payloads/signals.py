@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Raw
 
@@ -14,6 +14,9 @@ SignalType: TypeAlias = Literal[
     "EMAIL", "WEBHOOK", "CHAT_MESSAGE", "API_CALL", "SCHEDULED_TASK", "HUMAN_COMMAND"
 ]
 ControlKind: TypeAlias = Literal["APPROVE", "PAUSE", "RESUME", "CANCEL", "RETRY_STEP", "ANSWER"]
+
+NOT_AUTHORIZED: Final = "NOT_AUTHORIZED"
+"""The code of a control signal that authorization refused; any other was let through to the run."""
 
 
 class SignalReceived(Payload, frozen=True, kw_only=True):

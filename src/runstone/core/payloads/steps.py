@@ -20,14 +20,16 @@ StepType: TypeAlias = Literal[
 ]
 
 
-class EntityRef(msgspec.Struct, frozen=True, kw_only=True):
+class EntityRef(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A record in the user's system of record."""
 
     entity_id: str
     entity_type: str
 
 
-class InputContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class InputContext(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What a step received. What the log holds already is referred to, not copied."""
 
     arguments: Annotated[OptionalJson, Meta(description="The call's own arguments.")] = UNSET
@@ -39,7 +41,9 @@ class InputContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     specialist_context: Annotated[OptionalJson, Meta(description="The specialist's own state.")] = UNSET
 
 
-class OutputResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class OutputResult(
+    msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
     """What a step produced, under the one key of its type."""
 
     decision: Annotated[OptionalJson, Meta(description="DECISION: the value decided on.")] = UNSET
@@ -52,7 +56,7 @@ class OutputResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     next_step_hint: Annotated[str | None, Meta(description="Where to go next, if the step says so.")] = None
 
 
-class WaitSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class WaitSpec(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """What a WAIT step waits for: an answer by name, a deadline, or whichever comes first."""
 
     name: Annotated[str | None, Meta(description="The answer's name; none: a sleep.")] = None

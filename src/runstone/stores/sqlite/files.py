@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -134,6 +134,15 @@ def migrate(connection: sqlite3.Connection, path: str = ":memory:") -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def pending(path: str) -> list[Migration]:
+    """The migrations that a file has not seen; nothing is changed, and nothing made."""
+    known = migrations("sqlite")
+    if not Path(path).exists():
+        return known
+    with translated(path), closing(open_reader(path)) as connection:
+        return known[_version(connection, path) :]
 
 
 def split(script: str) -> Iterator[str]:

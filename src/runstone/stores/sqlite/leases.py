@@ -1,14 +1,16 @@
-"""Claims, heartbeats and releases: who works on which run (§STO-20 to §STO-25)."""
+"""Claims, heartbeats and releases: who works on which run (§STO-20 to §STO-25) and on which effect (§OUT-4)."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from runstone.ports.store import Claim
+from runstone.ports.store import Claim, EffectClaim
 from runstone.stores.sql import statements
+from runstone.stores.sqlite import reads
 
 _SQL: Final = statements("sqlite")
 
@@ -30,32 +32,40 @@ def claim(
         "code_rank": code_rank,
         "now": now,
     }
-    rows = _take_fairly(connection, due, _tenants(connection, now), limit)
+
+    def take(tenant_id: str, most: int) -> list[tuple[Any, ...]]:
+        return connection.execute(_SQL["claim"], {**due, "tenant_id": tenant_id, "limit": most}).fetchall()
+
+    rows = _take_fairly(take, _tenants(connection, _SQL["next_due_tenant"], now), limit)
     return [_claimed(connection, row) for row in sorted(rows, key=lambda row: (row[4], row[0]))]
 
 
-def _tenants(connection: sqlite3.Connection, now: int) -> list[str]:
+def _tenants(connection: sqlite3.Connection, next_tenant: str, now: int) -> list[str]:
     """Who has something due."""
     found: list[str] = []
     place = {"tenant_id": "", "now": now}
-    while row := connection.execute(_SQL["next_due_tenant"], place).fetchone():
+    while row := connection.execute(next_tenant, place).fetchone():
         found.append(row[0])
         place["tenant_id"] = row[0]
     return found
 
 
 def _take_fairly(
-    connection: sqlite3.Connection, due: dict[str, Any], tenants: list[str], limit: int
+    take: Callable[[str, int], list[tuple[Any, ...]]],
+    tenants: list[str],
+    limit: int,
+    room: Callable[[str], int | None] = lambda tenant_id: None,
 ) -> list[tuple[Any, ...]]:
-    """An equal share for each tenant; what one does not use goes to the others."""
+    """An equal share for each tenant, as far as it has room; what one does not use goes to the others."""
     taken: list[tuple[Any, ...]] = []
     while tenants and len(taken) < limit:
         share = max(1, (limit - len(taken)) // len(tenants))
         for tenant_id in list(tenants):
-            most = min(share, limit - len(taken))
-            got = connection.execute(_SQL["claim"], {**due, "tenant_id": tenant_id, "limit": most}).fetchall()
+            left = room(tenant_id)
+            most = min(share, limit - len(taken), share if left is None else left)
+            got = take(tenant_id, most) if most > 0 else []
             taken += got
-            if len(got) < most or most == 0:
+            if len(got) < most or most <= 0:
                 tenants.remove(tenant_id)
     return taken
 
@@ -80,3 +90,47 @@ def release(connection: sqlite3.Connection, worker_id: str, run_ids: Sequence[st
         connection.execute(_SQL["raise_fence"], {"stream_id": run_id}).fetchone()
     connection.execute(_SQL["retire_worker"], {"worker_id": worker_id})
     return len(released)
+
+
+def claim_effects(
+    connection: sqlite3.Connection,
+    worker_id: str,
+    types: Sequence[str],
+    limit: int,
+    now: int,
+    held_until: int,
+    per_tenant: int | None,
+    holding: Mapping[str, int],
+) -> list[EffectClaim]:
+    """Takes outbox entries that are due, fairly between tenants."""
+    due = {"worker_id": worker_id, "types": json.dumps(list(types)), "now": now, "held_until": held_until}
+    taken = Counter(holding)
+
+    def take(tenant_id: str, most: int) -> list[tuple[Any, ...]]:
+        rows = connection.execute(_SQL["claim_effects"], {**due, "tenant_id": tenant_id, "limit": most})
+        got = rows.fetchall()
+        taken[tenant_id] += len(got)
+        return got
+
+    def room(tenant_id: str) -> int | None:
+        return None if per_tenant is None else per_tenant - taken[tenant_id]
+
+    rows = _take_fairly(take, _tenants(connection, _SQL["next_tenant_with_effects"], now), limit, room)
+    return reads.held_effects(connection, [row[0] for row in rows]) if rows else []
+
+
+def extend_effects(
+    connection: sqlite3.Connection, worker_id: str, effect_ids: Sequence[str], held_until: int
+) -> list[EffectClaim]:
+    """Keeps a worker's outbox entries its own for another while."""
+    named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids)), "held_until": held_until}
+    own = [row[0] for row in connection.execute(_SQL["extend_effects"], named).fetchall()]
+    return reads.held_effects(connection, own) if own else []
+
+
+def release_effects(
+    connection: sqlite3.Connection, worker_id: str, effect_ids: Sequence[str], held_until: int
+) -> int:
+    """Puts outbox entries back."""
+    named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids)), "held_until": held_until}
+    return connection.execute(_SQL["release_effects"], named).rowcount

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from runstone.core.checkpoint import Checkpoint
+from runstone.core.effect import Effect
 from runstone.core.events import Event
 from runstone.core.rows import TABLES, Row
 from runstone.core.run import Run
@@ -16,7 +17,7 @@ from runstone.core.snapshot import RunSnapshot, project, run_snapshot
 from runstone.core.state import RunState
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
-from runstone.ports.store import FeedItem, FeedPosition
+from runstone.ports.store import EffectClaim, EffectGroup, FeedItem, FeedPosition
 from runstone.stores.sql import statements
 from runstone.stores.sqlite.files import schema_problems
 from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS
@@ -26,6 +27,7 @@ _SQL: Final = {
     .replace("{checkpoint_columns}", CHECKPOINTS.selected)
     .replace("{runs}", ENTITIES[Run].selected)
     .replace("{signals}", ENTITIES[Signal].selected)
+    .replace("{effects}", ", ".join(f"e.{column}" for column in ENTITIES[Effect].columns))
     for name, statement in statements("sqlite").items()
 }
 _ORDER: Final = {"steps": "step_index"}
@@ -154,6 +156,29 @@ def list_runs(connection: sqlite3.Connection, **filters: Any) -> list[Run]:
     return [ENTITIES[Run].unpack(row) for row in connection.execute(_SQL["list_runs"], filters)]
 
 
+def held_effects(connection: sqlite3.Connection, effect_ids: Sequence[str]) -> list[EffectClaim]:
+    """Effects and the fences of their outbox entries."""
+    found = connection.execute(_SQL["held_effects"], {"effect_ids": json.dumps(list(effect_ids))})
+    return [EffectClaim(effect=ENTITIES[Effect].unpack(row[1:]), fence=row[0]) for row in found]
+
+
+def find_effect(connection: sqlite3.Connection, tenant_id: str, key: str) -> Effect | None:
+    found = connection.execute(_SQL["effect_by_key"], {"tenant_id": tenant_id, "key": key}).fetchone()
+    return ENTITIES[Effect].unpack(found) if found else None
+
+
+def list_effects(connection: sqlite3.Connection, **filters: Any) -> list[Effect]:
+    return [ENTITIES[Effect].unpack(row) for row in connection.execute(_SQL["list_effects"], filters)]
+
+
+def effect_groups(connection: sqlite3.Connection, tenant_id: str, status: str | None) -> list[EffectGroup]:
+    found = connection.execute(_SQL["effect_groups"], {"tenant_id": tenant_id, "status": status})
+    return [
+        EffectGroup(status=status, effect_type=effect_type, error_code=error_code, count=count)
+        for status, effect_type, error_code, count in found
+    ]
+
+
 def examine(
     connection: sqlite3.Connection, tenant_id: str, stream_id: str
 ) -> tuple[Stream, list[Row]] | None:
@@ -206,6 +231,10 @@ def self_check(connection: sqlite3.Connection) -> list[str]:
     ]
     problems += [
         f"stream {row[0]} has events or a head, but not both" for row in connection.execute(_SQL["headless"])
+    ]
+    problems += [
+        f"stream {row[0]} was archived, and it or something of its correlation is there all the same"
+        for row in connection.execute(_SQL["half_archived"])
     ]
     problems += [
         f"{table.name} {row[0]} belongs to no stream of its tenant"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -15,8 +16,9 @@ from msgspec import Raw
 from runstone.core import codec
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.events import Event
-from runstone.core.rows import TABLES, Row
+from runstone.core.rows import CHANGING, TABLES, Row
 from runstone.core.stream import StreamHead
+from runstone.core.tombstone import Tombstone
 from runstone.errors import InvalidPayload, StoreCorrupt
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -65,11 +67,19 @@ _CONVERSIONS: Final[dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
 class Table(Generic[_T]):
     """One struct and the table that holds it."""
 
-    def __init__(self, name: str, struct: type[_T], key: str = "id", columns: Sequence[str] | None = None):
+    def __init__(
+        self,
+        name: str,
+        struct: type[_T],
+        key: str = "id",
+        columns: Sequence[str] | None = None,
+        changing: Sequence[str] = (),
+    ) -> None:
         hints = typing.get_type_hints(struct)
         self.name = name
         self.struct = struct
         self.key = key
+        self._changing = changing
         self.fields = struct.__struct_fields__
         self.columns = tuple(columns or self.fields)
         kinds = [(place, _plain(hints[field])) for place, field in enumerate(self.fields)]
@@ -105,14 +115,25 @@ class Table(Generic[_T]):
 
     @cache  # noqa: B019  (tables live as long as the program)
     def insert(self, rows: int) -> str:
-        """An insert of several rows at once."""
+        """An insert of up to so many rows at once: those without a key are not there."""
         marks = f"({', '.join('?' * len(self.columns))})"
-        return f"INSERT INTO {self.name} ({self.selected}) VALUES {', '.join([marks] * rows)}"
+        names = ", ".join(f"column{place}" for place in range(1, len(self.columns) + 1))
+        key = self.columns.index(self.key) + 1
+        values = f"(VALUES {', '.join([marks] * rows)}) WHERE column{key} IS NOT NULL"
+        return f"INSERT INTO {self.name} ({self.selected}) SELECT {names} FROM {values}"
 
     @cache  # noqa: B019
     def upsert(self, rows: int) -> str:
         """The same, where a row that is there already takes the new values."""
-        changes = ", ".join(f"{name} = excluded.{name}" for name in self.columns if name != self.key)
+        return self._upsert(rows, [name for name in self.columns if name != self.key])
+
+    @cache  # noqa: B019
+    def write(self, rows: int) -> str:
+        """The same, where a row that is there already takes the values that can have changed."""
+        return self._upsert(rows, self._changing) if self._changing else self.insert(rows)
+
+    def _upsert(self, rows: int, names: Sequence[str]) -> str:
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names)
         return f"{self.insert(rows)} ON CONFLICT ({self.key}) DO UPDATE SET {changes}"
 
 
@@ -127,17 +148,28 @@ def _plain(hint: Any) -> Any:
 
 
 EVENTS: Final = Table("orchestration_events", Event)
-STREAMS: Final = Table("streams", StreamHead, columns=("id", *StreamHead.__struct_fields__[1:]))
+STREAMS: Final = Table(
+    "streams",
+    StreamHead,
+    columns=("id", *StreamHead.__struct_fields__[1:]),
+    changing=("last_seq", "head", "last_at", "fence"),
+)
 CHECKPOINTS: Final = Table("run_checkpoints", Checkpoint)
+TOMBSTONES: Final = Table("tombstones", Tombstone, "stream_id")
 ENTITIES: Final[dict[type[Row], Table[Any]]] = {
-    struct: Table(name, struct, "run_id" if name == "run_queue" else "id") for struct, name in TABLES.items()
+    struct: Table(name, struct, "run_id" if name == "run_queue" else "id", changing=CHANGING[struct])
+    for struct, name in TABLES.items()
 }
 
 
-def chunks(rows: Sequence[Any], most: int) -> Iterable[Sequence[Any]]:
-    """Splits rows into powers of two, so that a few prepared statements serve every batch."""
-    start = 0
-    while start < len(rows):
-        size = min(most, 1 << (len(rows) - start).bit_length() - 1)
-        yield rows[start : start + size]
-        start += size
+SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""How many rows a statement takes: a few prepared ones serve every batch, each table's in a single call."""
+
+
+def chunks(rows: Sequence[list[Any]], most: int = SIZES[-1]) -> Iterable[list[list[Any]]]:
+    """Splits rows into as few parts as can be, each filled up to one of the sizes with rows of nothing."""
+    for start in range(0, len(rows), most):
+        part = list(rows[start : start + most])
+        size = SIZES[bisect_left(SIZES, len(part))]
+        part += [[None] * len(part[0])] * (size - len(part))
+        yield part

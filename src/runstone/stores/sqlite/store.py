@@ -6,10 +6,10 @@ import asyncio
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,7 +17,7 @@ from runstone.core.append import append_write, empty_state, repeated
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
-from runstone.core.effect import OutboxEntry
+from runstone.core.effect import Effect, OutboxEntry
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import TABLES, Row
 from runstone.core.run import QueueEntry, Run
@@ -25,16 +25,18 @@ from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.state import RunState, SignalState
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus
 from runstone.errors import DuplicateKey, StaleSequence, StoreClosed, StoreError
 from runstone.ports.clock import Clock, SystemClock
-from runstone.ports.store import Claim, Committed, FeedItem, FeedPosition
+from runstone.ports.store import Claim, Committed, EffectClaim, EffectGroup, FeedItem, FeedPosition
 from runstone.stores.sql import statements
 from runstone.stores.sqlite import commits, forks, leases, reads
+from runstone.stores.sqlite.commits import Packed
 from runstone.stores.sqlite.faults import translated
 from runstone.stores.sqlite.files import is_memory, open_reader, open_writer
 from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, to_micros
 from runstone.stores.sqlite.turnstile import Turnstile
+from runstone.stores.sqlite.upkeep import SqliteUpkeep
 from runstone.stores.sqlite.writer import Writer
 
 _T = TypeVar("_T")
@@ -47,7 +49,7 @@ _LEASED: Final = (QueueEntry, OutboxEntry)
 """Rows that stand beside a lease, which is no history and must outlive a rebuild."""
 
 
-class SqliteStore:
+class SqliteStore(SqliteUpkeep):
     """A store in one file. Open it with `SqliteStore.open`, close it with `close`."""
 
     contract_version = "2.0.0"
@@ -134,7 +136,7 @@ class SqliteStore:
         state = self._state(connection, draft)
         write, after = append_write(state, draft, head.fence if head else 0)
         (outcome,) = commits.apply(
-            connection, [Commit((write,), write.events)], to_micros(self._clock.now()), self.path
+            connection, [Packed(Commit((write,), write.events))], to_micros(self._clock.now()), self.path
         )
         if isinstance(outcome, StoreError):
             raise outcome
@@ -172,10 +174,8 @@ class SqliteStore:
 
     # Host
 
-    async def commit(self, commit: Commit) -> Committed:
-        if not commit.writes:
-            return Committed(repeated=True)
-        return await self._writer.commit(commit)
+    def commit(self, commit: Commit) -> Awaitable[Committed]:
+        return self._writer.commit(commit)
 
     async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
         return await self._read(reads.load, tenant_id, stream_id, after_seq)
@@ -196,6 +196,40 @@ class SqliteStore:
     async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
         return await self._writer.execute(lambda connection: leases.release(connection, worker_id, run_ids))
 
+    async def claim_effects(
+        self,
+        worker_id: str,
+        *,
+        types: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        per_tenant: int | None = None,
+        holding: Mapping[str, int] | None = None,
+    ) -> Sequence[EffectClaim]:
+        now = self._clock.now()
+        micros, until = to_micros(now), to_micros(now + lease)
+        return await self._writer.execute(
+            lambda connection: leases.claim_effects(
+                connection, worker_id, types, limit, micros, until, per_tenant, holding or {}
+            )
+        )
+
+    async def extend_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, lease: timedelta
+    ) -> Sequence[EffectClaim]:
+        until = to_micros(self._clock.now() + lease)
+        return await self._writer.execute(
+            lambda connection: leases.extend_effects(connection, worker_id, effect_ids, until)
+        )
+
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        held_until = 0 if until is None else to_micros(until)
+        return await self._writer.execute(
+            lambda connection: leases.release_effects(connection, worker_id, effect_ids, held_until)
+        )
+
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
     ) -> Sequence[FeedItem]:
@@ -209,7 +243,7 @@ class SqliteStore:
                 "DELETE FROM run_checkpoints WHERE run_id = ? AND checkpoint_index = ?",
                 (checkpoint.run_id, checkpoint.checkpoint_index),
             )
-            commits.insert(connection, CHECKPOINTS, [values])
+            commits.execute(connection, CHECKPOINTS.insert, [values])
 
         await self._writer.execute(put)
 
@@ -255,6 +289,38 @@ class SqliteStore:
             "limit": limit,
         }
         return await self._read(lambda connection: reads.list_runs(connection, **filters))
+
+    async def get_effect(self, tenant_id: str, effect_id: str) -> Effect | None:
+        found: Effect | None = await self._read(reads.one, Effect, tenant_id, effect_id)
+        return found
+
+    async def find_effect(self, tenant_id: str, key: str) -> Effect | None:
+        return await self._read(reads.find_effect, tenant_id, key)
+
+    async def list_effects(
+        self,
+        tenant_id: str,
+        *,
+        status: EffectStatus | None = None,
+        effect_type: str | None = None,
+        error_code: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Effect]:
+        filters = {
+            "tenant_id": tenant_id,
+            "status": status,
+            "effect_type": effect_type,
+            "error_code": error_code,
+            "after": after,
+            "limit": limit,
+        }
+        return await self._read(lambda connection: reads.list_effects(connection, **filters))
+
+    async def effect_groups(
+        self, tenant_id: str, *, status: EffectStatus | None = None
+    ) -> Sequence[EffectGroup]:
+        return await self._read(reads.effect_groups, tenant_id, status)
 
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         return await self._read(reads.rows, tenant_id, stream_id)
@@ -325,9 +391,7 @@ def _replace_rows(
         reads.delete_of_stream(connection, struct, stream_id, wanted, leased=struct in _LEASED)
     for struct in TABLES:
         table = ENTITIES[struct]
-        commits.insert(
-            connection, table, [table.pack(row) for row in rows if type(row) is struct], replace=True
-        )
+        commits.execute(connection, table.upsert, [table.pack(row) for row in rows if type(row) is struct])
     connection.execute(_SQL["end_maintenance"])
 
 

@@ -27,6 +27,7 @@ from runstone.errors import StoreClosed
 from runstone.ports.clock import Clock
 from runstone.ports.store import Committed
 from runstone.stores.sqlite import commits
+from runstone.stores.sqlite.commits import Packed
 from runstone.stores.sqlite.faults import is_outage, translate
 from runstone.stores.sqlite.files import Turn
 from runstone.stores.sqlite.rows import to_micros
@@ -49,7 +50,7 @@ class Work:
 
     __slots__ = ("commit", "future", "job", "outcome")
 
-    def __init__(self, commit: Commit | None, job: Callable[[sqlite3.Connection], Any] | None) -> None:
+    def __init__(self, commit: Packed | None, job: Callable[[sqlite3.Connection], Any] | None) -> None:
         self.commit = commit
         self.job = job
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -92,10 +93,9 @@ class Writer:
             self._thread = threading.Thread(target=self._run, name="runstone-sqlite-writer", daemon=True)
             self._thread.start()
 
-    async def commit(self, commit: Commit) -> Committed:
+    def commit(self, commit: Commit) -> asyncio.Future[Committed]:
         """Makes a commit durable, or says why not."""
-        committed: Committed = await self._submit(Work(commit, None))
-        return committed
+        return self._submit(Work(Packed(commit), None))
 
     async def execute(self, job: Callable[[sqlite3.Connection], _T]) -> _T:
         """Makes any other change durable; the job runs inside the batch's transaction."""
@@ -104,16 +104,15 @@ class Writer:
 
     def _submit(self, work: Work) -> asyncio.Future[Any]:
         """Work that comes in one turn of the event loop is handed over together."""
-        if self._closed:
-            raise StoreClosed
-        if self._thread is None:
+        if self._thread is None and not self._closed:
             self._write([work])
             work.deliver()
             return work.future
         loop = work.future.get_loop()
         with self._guard:
-            if self._closed:
-                raise StoreClosed
+            if self._closed:  # asked under the guard: another event loop may be closing it just now
+                work.future.set_exception(StoreClosed())
+                return work.future
             self._under_way += 1
             gathered = self._gathered.setdefault(loop, [])
             gathered.append(work)
@@ -191,13 +190,22 @@ class Writer:
     def _apply(self, batch: Sequence[Work]) -> None:
         submitted = [(work, work.commit) for work in batch if work.commit is not None]
         if submitted:
-            now = to_micros(self._clock.now())
-            outcomes = commits.apply(self._connection, [commit for _, commit in submitted], now, self._path)
+            outcomes = self._commit([commit for _, commit in submitted])
             for (work, _), outcome in zip(submitted, outcomes, strict=True):
                 work.outcome = outcome
         for work in batch:
             if work.job is not None:
                 work.outcome = self._execute(work.job)
+
+    def _commit(self, batch: Sequence[Packed]) -> Sequence[commits.Outcome]:
+        """All together; with a bad one among them, which is seldom, once more and each by itself."""
+        now = to_micros(self._clock.now())
+        try:
+            return commits.apply_together(self._connection, batch, now)
+        except sqlite3.IntegrityError:
+            self._connection.execute("ROLLBACK")
+            self._connection.execute("BEGIN IMMEDIATE")
+            return commits.apply(self._connection, batch, now, self._path)
 
     def _execute(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
         """Runs a job that may be refused without taking the batch with it."""

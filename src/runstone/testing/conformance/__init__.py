@@ -17,7 +17,8 @@ always has to open the same data; `tmp_path` is new for each test, so each test 
 none. The store has to ask the given clock, and no other, what time it is: tests never sleep.
 
 An adapter that has only the `EventLog` part subclasses `EventLogSuite` alone. `HostSuite` needs
-`EventLog` and `Host`, and `QueriesSuite` needs every part.
+`EventLog` and `Host`, and `QueriesSuite` needs every part, as do `RetentionSuite` and `HealthSuite`, which prove
+how a store forgets what was archived and what it says of how it is doing.
 
 `walk_faults` walks a fault through a scenario of your own.
 """
@@ -26,13 +27,24 @@ import pytest
 
 pytest.register_assert_rewrite(
     *(f"{__name__}.{part}" for part in ("claims", "commits", "event_log", "feeds", "host", "queries")),
-    *(f"{__name__}.{part}" for part in ("rules", "scene", "walks")),
+    *(f"{__name__}.{part}" for part in ("health", "outbox", "retention", "rules", "scene", "walks")),
 )
 
 from runstone.testing.conformance.event_log import EventLogSuite  # noqa: E402
+from runstone.testing.conformance.health import HealthSuite  # noqa: E402
 from runstone.testing.conformance.host import HostSuite  # noqa: E402
 from runstone.testing.conformance.queries import QueriesSuite  # noqa: E402
+from runstone.testing.conformance.retention import RetentionSuite  # noqa: E402
 from runstone.testing.conformance.scene import OpenStore, Scene  # noqa: E402
 from runstone.testing.conformance.walks import walk_faults  # noqa: E402
 
-__all__ = ["EventLogSuite", "HostSuite", "OpenStore", "QueriesSuite", "Scene", "walk_faults"]
+__all__ = [
+    "EventLogSuite",
+    "HealthSuite",
+    "HostSuite",
+    "OpenStore",
+    "QueriesSuite",
+    "RetentionSuite",
+    "Scene",
+    "walk_faults",
+]

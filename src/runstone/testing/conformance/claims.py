@@ -117,6 +117,57 @@ class ClaimSuite(Suite):
         scene.clock.advance(timedelta(days=1000))
         assert ids(await scene.claim("w2")) == []
 
+    # Lanes
+
+    async def test_runs_of_one_lane_take_turns_in_the_order_of_their_creation(self, scene: Scene) -> None:
+        """§ENG-45: with all workers together; other lanes, and other tenants' lanes, are others."""
+        first = await scene.queued(lane="a")
+        scene.clock.advance(1)
+        second = await scene.queued(lane="a")
+        scene.clock.advance(1)
+        apart = await scene.queued(lane="b")
+        theirs = await scene.for_tenant(scene.new_id()).queued(lane="a")
+        claimed = ids(await scene.claim())
+        assert set(claimed) == {run.run.stream_id for run in (first, apart, theirs)}
+        assert ids(await scene.claim("w2")) == []
+        case = await load_case(scene.store, scene.tenant_id, first.run.stream_id)
+        assert case is not None
+        case = await scene.carry(case, commands.StartRun())
+        assert ids(await scene.claim("w2")) == []
+        await scene.carry(case, commands.ReturnHandler(result=Raw(b"1")))
+        assert ids(await scene.claim("w2")) == [second.run.stream_id]
+
+    async def test_a_lane_is_as_wide_as_its_limit(self, scene: Scene) -> None:
+        """§ENG-45."""
+        runs: list[str] = []
+        for _ in range(4):
+            runs.append((await scene.queued(lane="a", lane_limit=3)).run.stream_id)
+            scene.clock.advance(1)
+        assert ids(await scene.claim()) == runs[:3]
+        assert ids(await scene.claim("w2")) == []
+
+    async def test_what_waits_for_approval_stands_in_no_line(self, scene: Scene) -> None:
+        """§ENG-45: nobody knows whether it will ever be."""
+        waiting = await scene.queued(lane="a", approval_required=True)
+        scene.clock.advance(1)
+        behind = await scene.queued(lane="a")
+        assert ids(await scene.claim()) == [behind.run.stream_id]
+        scene.clock.advance(1)
+        await scene.carry(waiting, scene.control("APPROVE"))
+        assert ids(await scene.claim("w2")) == [], "it is in line now, and the other is under way"
+        await scene.store.release("w1")
+        assert ids(await scene.claim("w2")) == [waiting.run.stream_id], "the elder goes first"
+
+    async def test_what_has_started_keeps_its_lane_while_it_is_paused(self, scene: Scene) -> None:
+        """§ENG-45: when it is resumed it goes on, and nobody may be in its way."""
+        case = await scene.carry(await scene.running(lane="a"), scene.control("PAUSE"))
+        behind = await scene.queued(lane="a")
+        assert ids(await scene.claim()) == []
+        case = await scene.claimed(await scene.carry(case, scene.control("RESUME")))
+        assert ids(await scene.claim("w2")) == []
+        await scene.carry(case, scene.control("CANCEL"))
+        assert ids(await scene.claim("w2")) == [behind.run.stream_id]
+
     # One owner
 
     async def test_an_owned_run_is_not_claimed_while_its_lease_lives(self, scene: Scene) -> None:

@@ -45,6 +45,21 @@ class FeedSuite(Suite):
         positions = [item.position for item in items]
         assert positions == sorted(set(positions))
 
+    async def test_events_carry_their_place_in_the_feed_and_when_they_were_stored(self, scene: Scene) -> None:
+        """§EVT-1, §ORD-25: numbers rise in a stream, and are unique over all of them."""
+        history = five_step_history(tenant_id=scene.tenant_id, clock=scene.clock, new_id=scene.new_id)
+        await scene.carry_all(history)
+        case = history[-1].case
+        seen: list[int] = []
+        for stream_id in (case.signal.stream_id, case.run.stream_id):
+            events = await scene.everything(stream_id)
+            assert all(event.persisted_at is not None for event in events)
+            numbers = [event.sequence_number or 0 for event in events]
+            assert numbers == sorted(numbers)
+            seen += numbers
+        assert min(seen) > 0
+        assert len(set(seen)) == len(seen)
+
     async def test_the_feed_can_be_resumed_from_any_place(self, scene: Scene) -> None:
         """§STO-32: however often it is asked, and after a restart."""
         history = five_step_history(tenant_id=scene.tenant_id, clock=scene.clock, new_id=scene.new_id)

@@ -1,4 +1,4 @@
-"""The suite of `Host`: commits, claims, the feed, checkpoints, and recovery from every fault."""
+"""The suite of `Host`: commits, claims, the outbox, the feed, checkpoints, and recovery from every fault."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from runstone.core.checkpoint import Checkpoint, checkpoint
 from runstone.testing.conformance.claims import ClaimSuite
 from runstone.testing.conformance.commits import CommitSuite
 from runstone.testing.conformance.feeds import FeedSuite
+from runstone.testing.conformance.outbox import OutboxSuite
 from runstone.testing.conformance.rules import RuleSuite
 from runstone.testing.conformance.scene import OpenStore, Scene, Suite
 from runstone.testing.conformance.walks import check_one_run, one_run, walk_faults
@@ -82,5 +83,5 @@ class FaultSuite(Suite):
         assert await walk_faults(open_store, one_run, check_one_run, faults=[fault]) > 10
 
 
-class HostSuite(CommitSuite, RuleSuite, ClaimSuite, FeedSuite, CheckpointSuite, FaultSuite):
+class HostSuite(CommitSuite, RuleSuite, ClaimSuite, OutboxSuite, FeedSuite, CheckpointSuite, FaultSuite):
     """What a store that hosts the engine has to pass."""

@@ -15,7 +15,8 @@ from runstone.core.rows import Row, all_rows
 from runstone.core.run import QueueEntry, Run
 from runstone.core.state import RunState, SignalState
 from runstone.errors import RunstoneError, StaleSequence
-from runstone.testing.conformance.scene import LEASE, Scene, Suite, draft, meanwhile
+from runstone.testing.conformance.outbox import EffectQueriesSuite
+from runstone.testing.conformance.scene import LEASE, Scene, draft, meanwhile
 from runstone.testing.conformance.tapes import lengths, random_histories, tapes
 from runstone.testing.histories import five_step_history, legal_history
 
@@ -34,7 +35,7 @@ async def assert_folded(scene: Scene, *states: SignalState | RunState) -> None:
         assert canonical(stored) == canonical(all_rows(state))
 
 
-class QueriesSuite(Suite):
+class QueriesSuite(EffectQueriesSuite):
     """What a store that answers questions has to pass."""
 
     # Rows

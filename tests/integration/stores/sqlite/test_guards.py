@@ -36,7 +36,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with rows in every table. What tests do to it is undone."""
     path = tmp_path_factory.mktemp("guards") / "runstone.db"
     with closing(open_writer(str(path))) as connection:
-        outcomes = commits.apply(connection, scene.usual(1), 0, str(path))
+        outcomes = commits.apply(connection, list(map(commits.Packed, scene.usual(1))), 0, str(path))
     assert not [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     return path
 

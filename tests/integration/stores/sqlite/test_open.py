@@ -68,7 +68,7 @@ async def test_a_file_of_every_earlier_version_is_brought_up_to_date(
         use(earlier, KNOWN[:seen])
         with closing(open_writer(str(path))) as connection:
             assert schema_problems(connection) == []
-            commits.apply(connection, scene.usual(1), 0, str(path))
+            commits.apply(connection, list(map(commits.Packed, scene.usual(1))), 0, str(path))
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (seen,)
     async with await SqliteStore.open(path) as store:

@@ -18,13 +18,13 @@ from msgspec import Raw
 from runstone.stores.sql import migrations
 from runstone.stores.sqlite import commits
 from runstone.stores.sqlite.files import APPLICATION_ID, open_reader, open_writer
-from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS, Table
+from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS, TOMBSTONES, Table
 from tests.integration.stores.sqlite import scene
 
-TABLES: Final[list[Table[Any]]] = [EVENTS, STREAMS, CHECKPOINTS, *ENTITIES.values()]
+TABLES: Final[list[Table[Any]]] = [EVENTS, STREAMS, CHECKPOINTS, TOMBSTONES, *ENTITIES.values()]
 MIRRORED: Final = {table.name: table for table in TABLES}
 
-OPERATIONAL: Final = {"run_queue": {"owner", "attempts"}, "outbox_events": {"owner", "fence"}}
+OPERATIONAL: Final = {"run_queue": {"owner", "attempts"}, "outbox_events": {"owner", "fence", "held_until"}}
 """Columns that no event tells of: leases, safe to lose."""
 
 OF_ITS_OWN: Final = {
@@ -121,7 +121,7 @@ def test_the_file_says_what_it_is(connection: sqlite3.Connection, path: Path) ->
 
 def test_the_summary_of_a_run_is_computed_when_it_is_read(connection: sqlite3.Connection, path: Path) -> None:
     """§ENT-12"""
-    commits.apply(connection, scene.usual(1), 0, str(path))
+    commits.apply(connection, list(map(commits.Packed, scene.usual(1))), 0, str(path))
     (summary,) = connection.execute(
         "SELECT duration_seconds, total_steps, failed_steps, success_rate FROM run_summary"
     ).fetchall()

@@ -39,7 +39,7 @@ class TestCancelling:
         """What it submitted lands or does not; submitted again, it says which."""
         gate = Gate()
         held = await gate.hold(store)
-        waiting = [asyncio.create_task(store.commit(received(seed))) for seed in range(10)]
+        waiting = [asyncio.ensure_future(store.commit(received(seed))) for seed in range(10)]
         await asyncio.sleep(0)
         for task in waiting[::2]:
             task.cancel()
@@ -52,12 +52,12 @@ class TestCancelling:
         assert await store.count_events() == 10
         assert await scene.problems(store) == []
 
-    async def test_one_cancelled_before_its_turn_of_the_loop(self, store: SqliteStore) -> None:
-        task = asyncio.create_task(store.commit(received(1)))
+    async def test_one_cancelled_right_away_was_submitted_all_the_same(self, store: SqliteStore) -> None:
+        task = asyncio.ensure_future(store.commit(received(1)))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await store.commit(received(1)) == Committed()
+        assert (await store.commit(received(1))).repeated
 
     async def test_a_timeout_is_no_outcome(self, store: SqliteStore) -> None:
         gate = Gate()
@@ -74,7 +74,7 @@ class TestClosing:
         store = await SqliteStore.open(path)
         gate = Gate()
         held = await gate.hold(store)
-        waiting = [asyncio.create_task(store.commit(received(seed))) for seed in range(100)]
+        waiting = [asyncio.ensure_future(store.commit(received(seed))) for seed in range(100)]
         await asyncio.sleep(0)
         closing = asyncio.create_task(store.close())
         await asyncio.sleep(0)
@@ -104,6 +104,25 @@ class TestClosing:
             with pytest.raises(StoreClosed):
                 await use
 
+    async def test_what_comes_while_another_loop_closes_it_is_refused(self, path: Path) -> None:
+        """Or it would be handed to a thread that has ended, and its caller would wait for ever."""
+        store = await SqliteStore.open(path)
+        guard, closing = store._writer._guard, threading.Thread(target=asyncio.run, args=(store.close(),))
+
+        class Late:
+            def __enter__(self) -> None:
+                store._writer._guard = guard
+                closing.start()
+                closing.join()
+                guard.acquire()
+
+            def __exit__(self, *error: object) -> None:
+                guard.release()
+
+        store._writer._guard = Late()  # type: ignore[assignment]
+        with pytest.raises(StoreClosed):
+            await asyncio.wait_for(store.commit(received(1)), 10)
+
     async def test_readers_under_way_are_waited_for(self, path: Path) -> None:
         store = await SqliteStore.open(path)
         gate = Gate()
@@ -128,6 +147,10 @@ class TestClosing:
         assert not [thread for thread in set(threading.enumerate()) - before if "sqlite" in thread.name]
 
 
+async def submit(store: SqliteStore) -> None:
+    await store.commit(received(1))
+
+
 class TestSeveralLoops:
     """A store opened in one event loop, used in others."""
 
@@ -146,7 +169,7 @@ class TestSeveralLoops:
     async def test_a_loop_that_was_closed_in_the_middle_holds_up_nobody(self, store: SqliteStore) -> None:
         def abandon() -> None:
             loop = asyncio.new_event_loop()
-            task = loop.create_task(store.commit(received(1)))
+            task = loop.create_task(submit(store))
             loop.call_soon(loop.stop)  # after the task has submitted, before the work is handed over
             loop.run_forever()
             loop.close()
@@ -162,7 +185,7 @@ class TestSeveralLoops:
 
         def abandon() -> None:
             loop = asyncio.new_event_loop()
-            task = loop.create_task(store.commit(received(1)))
+            task = loop.create_task(submit(store))
             loop.run_until_complete(asyncio.sleep(0.01))
             loop.close()
             task._log_destroy_pending = False  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.errors import StoreCorrupt
-from runstone.stores.sqlite.rows import ENTITIES, EVENTS, Table, chunks, from_micros, to_micros
+from runstone.stores.sqlite.rows import ENTITIES, EVENTS, SIZES, Table, chunks, from_micros, to_micros
 from runstone.testing.clock import SeededIds, VirtualClock
 from runstone.testing.histories import five_step_history
 from runstone.testing.hostile import PAYLOADS, TEXTS
@@ -115,10 +115,11 @@ def test_a_statement_has_a_mark_for_every_value() -> None:
         assert THINGS.upsert(rows).count("?") == rows * len(THINGS.columns)
 
 
-@given(st.integers(0, 1000), st.sampled_from([1, 2, 64, 1024]))
-def test_chunks_are_powers_of_two_and_hold_everything_once(size: int, most: int) -> None:
-    rows = list(range(size))
-    parts = list(chunks(rows, most))
-    assert [row for part in parts for row in part] == rows
-    assert all(len(part) <= most and len(part).bit_count() == 1 for part in parts)
-    assert len(parts) <= size // most + most.bit_length()
+@given(st.integers(0, 1000))
+def test_chunks_are_few_and_hold_everything_once(count: int) -> None:
+    rows = [[number, "x"] for number in range(count)]
+    parts = list(chunks(rows))
+    assert [row for part in parts for row in part if row != [None, None]] == rows
+    assert all(len(part) in SIZES for part in parts)
+    assert len(parts) == -(-count // SIZES[-1])
+    assert sum(map(len, parts)) <= 1.5 * count + 1

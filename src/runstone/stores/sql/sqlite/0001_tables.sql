@@ -174,7 +174,8 @@ CREATE INDEX effects_by_status ON effects (tenant_id, status, requested_at);
 CREATE INDEX effects_by_run ON effects (run_id);
 CREATE INDEX effects_by_step ON effects (step_id);
 
--- The outbox: effects as the dispatcher sees them. `owner` and `fence` are its lease, and no history.
+-- The outbox: effects as the dispatcher sees them. `owner`, `fence` and `held_until`, before which nobody may claim
+-- it, are its lease, and no history.
 CREATE TABLE outbox_events (
     id                  TEXT PRIMARY KEY REFERENCES effects (id),
     tenant_id           TEXT NOT NULL,
@@ -194,10 +195,12 @@ CREATE TABLE outbox_events (
     aggregate_id        TEXT NOT NULL,
     owner               TEXT,
     fence               INTEGER NOT NULL DEFAULT 0,
+    held_until          INTEGER NOT NULL DEFAULT 0,
     UNIQUE (tenant_id, idempotency_key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX outbox_by_status ON outbox_events (tenant_id, status, created_at);
-CREATE INDEX outbox_due ON outbox_events (next_retry_at) WHERE status IN ('PENDING', 'FAILED', 'PROCESSING');
+CREATE INDEX outbox_due ON outbox_events (tenant_id, max(coalesce(next_retry_at, created_at), held_until))
+WHERE status IN ('PENDING', 'FAILED', 'PROCESSING');
 
 CREATE TABLE tool_calls (
     id                      TEXT PRIMARY KEY,

@@ -36,12 +36,15 @@ ORDER BY sequence_number
 LIMIT :limit;
 
 -- name: dequeue
--- A run that has ended leaves the queue.
-DELETE FROM run_queue WHERE run_id = :run_id;
+-- Runs that have ended leave the queue.
+DELETE FROM run_queue WHERE run_id IN (SELECT value FROM json_each(:run_ids));
 
--- name: set_lease
--- What a commit makes of its run's lease.
-UPDATE run_queue SET owner = :owner, attempts = :attempts WHERE run_id = :run_id;
+-- name: set_leases
+-- What commits make of their runs' leases: [run, owner, attempts] of each.
+UPDATE run_queue
+SET owner = json_extract(lease.value, '$[1]'), attempts = json_extract(lease.value, '$[2]')
+FROM json_each(:leases) AS lease
+WHERE run_id = json_extract(lease.value, '$[0]');
 
 -- name: extend_lease
 -- The lease belongs to the worker: one row keeps all its runs.
@@ -60,7 +63,8 @@ LIMIT 1;
 -- Takes one tenant's runs that are due and that no live worker owns, the earliest first. Counts the
 -- attempt before anything runs. A run that has not started waits for its turn in its lane: those under
 -- way and those before it in line are fewer than the lane's limit. Who has been claimed stands before who
--- has not, for ids of one millisecond are in no order; the others stand in the order of their creation.
+-- has not, for ids of one millisecond are in no order; the others stand in the order of their creation. Who
+-- is not due, for it waits to be approved, does not stand in line.
 UPDATE run_queue
 SET owner = :worker_id, attempts = attempts + 1
 WHERE run_id IN (
@@ -80,7 +84,13 @@ WHERE run_id IN (
                 FROM run_queue AS o
                 WHERE o.tenant_id = q.tenant_id
                     AND o.lane = q.lane
-                    AND (o.started OR (o.owner IS NULL, o.run_id) < (q.owner IS NULL, q.run_id))
+                    AND (
+                        o.started
+                        OR (
+                            o.wake_at <= :now
+                            AND (o.owner IS NULL, o.run_id) < (q.owner IS NULL, q.run_id)
+                        )
+                    )
             )
         )
     ORDER BY q.wake_at
@@ -106,6 +116,84 @@ RETURNING run_id;
 -- name: retire_worker
 -- A worker that owns nothing any more needs no lease.
 DELETE FROM workers WHERE id = :worker_id AND NOT EXISTS (SELECT 1 FROM run_queue WHERE owner = :worker_id);
+
+-- name: next_tenant_with_effects
+-- Walks the tenants that have something due in the outbox, along the index.
+SELECT tenant_id
+FROM outbox_events
+WHERE tenant_id > :tenant_id
+    AND max(coalesce(next_retry_at, created_at), held_until) <= :now
+    AND status IN ('PENDING', 'FAILED', 'PROCESSING')
+ORDER BY tenant_id
+LIMIT 1;
+
+-- name: claim_effects
+-- Leases one tenant's outbox entries that are due and that nobody holds, those due longest first. The index has only
+-- what is left to do, and a lease moves its entry to the lease's end there: who is held is not even looked at.
+UPDATE outbox_events
+SET owner = :worker_id, fence = fence + 1, held_until = :held_until
+WHERE id IN (
+    SELECT id
+    FROM outbox_events
+    WHERE tenant_id = :tenant_id
+        AND max(coalesce(next_retry_at, created_at), held_until) <= :now
+        AND status IN ('PENDING', 'FAILED', 'PROCESSING')
+        AND event_type IN (SELECT value FROM json_each(:types))
+    ORDER BY max(coalesce(next_retry_at, created_at), held_until), id
+    LIMIT :limit
+)
+RETURNING id;
+
+-- name: extend_effects
+-- A worker keeps what is its own for another while.
+UPDATE outbox_events
+SET held_until = :held_until
+WHERE owner = :worker_id AND id IN (SELECT value FROM json_each(:effect_ids))
+RETURNING id;
+
+-- name: held_effects
+-- Effects as they are, with the fences of their outbox entries.
+SELECT o.fence, {effects}
+FROM effects AS e
+JOIN outbox_events AS o ON o.id = e.id
+WHERE e.id IN (SELECT value FROM json_each(:effect_ids))
+ORDER BY coalesce(e.next_retry_at, e.requested_at), e.id;
+
+-- name: release_effects
+-- A worker puts entries back, for now or for later, and shuts itself out.
+UPDATE outbox_events
+SET owner = NULL, fence = fence + 1, held_until = :held_until
+WHERE owner = :worker_id AND id IN (SELECT value FROM json_each(:effect_ids));
+
+-- name: effect_fences
+-- The fences that the holds of a batch of commits are compared with, as one JSON value.
+SELECT json_group_object(id, fence) FROM outbox_events WHERE id IN (SELECT value FROM json_each(:effect_ids));
+
+-- name: end_holds
+-- Claims that end with their commit.
+UPDATE outbox_events SET owner = NULL, held_until = 0 WHERE id IN (SELECT value FROM json_each(:effect_ids));
+
+-- name: effect_by_key
+SELECT {effects} FROM effects AS e WHERE e.tenant_id = :tenant_id AND e.idempotency_key = :key;
+
+-- name: list_effects
+-- Ids are UUIDv7: their order is the order in which the effects were asked for.
+SELECT {effects}
+FROM effects AS e
+WHERE e.tenant_id = :tenant_id
+    AND (:status IS NULL OR e.status = :status)
+    AND (:effect_type IS NULL OR e.effect_type = :effect_type)
+    AND (:error_code IS NULL OR json_extract(e.error_details, '$.code') = :error_code)
+    AND (:after IS NULL OR e.id < :after)
+ORDER BY e.id DESC
+LIMIT :limit;
+
+-- name: effect_groups
+SELECT status, effect_type, json_extract(error_details, '$.code') AS error_code, count(*)
+FROM effects
+WHERE tenant_id = :tenant_id AND (:status IS NULL OR status = :status)
+GROUP BY status, effect_type, error_code
+ORDER BY status, effect_type, coalesce(error_code, '');
 
 -- name: checkpoints
 -- A run's checkpoints that are still good, the newest first.
@@ -189,3 +277,143 @@ SELECT reason FROM maintenance;
 
 -- name: end_maintenance
 DELETE FROM maintenance;
+
+-- name: expired
+-- Correlations that have rested for long enough, along the age of their first signals. Every run and every effect of
+-- theirs has ended. CROSS JOIN keeps the order: from a signal to the streams of its correlation.
+SELECT s.tenant_id, s.correlation_id, s.id, s.ingested_at, count(*), sum(h.last_seq), max(h.last_at)
+FROM signals AS s
+CROSS JOIN streams AS h
+WHERE s.ingested_at <= max(:ended_before, :received_before)
+    AND (:tenant_id IS NULL OR s.tenant_id = :tenant_id)
+    AND (s.ingested_at, s.id) > (:ingested_at, :signal_id)
+    AND NOT EXISTS (
+        SELECT 1
+        FROM signals AS o
+        WHERE o.correlation_id = s.correlation_id
+            AND o.tenant_id = s.tenant_id
+            AND (o.ingested_at, o.id) < (s.ingested_at, s.id)
+    )
+    AND NOT EXISTS (
+        SELECT 1
+        FROM runs AS r
+        WHERE r.correlation_id = s.correlation_id
+            AND r.tenant_id = s.tenant_id
+            AND (
+                r.status NOT IN ({ended_runs})
+                OR EXISTS (
+                    SELECT 1 FROM effects AS e WHERE e.run_id = r.id AND e.status NOT IN ({ended_effects})
+                )
+            )
+    )
+    AND h.id IN (
+        SELECT id FROM signals WHERE correlation_id = s.correlation_id AND tenant_id = s.tenant_id
+        UNION ALL
+        SELECT id FROM runs WHERE correlation_id = s.correlation_id AND tenant_id = s.tenant_id
+    )
+GROUP BY s.ingested_at, s.id
+HAVING max(h.last_at) <= CASE WHEN max(h.kind = 'RUN') THEN :ended_before ELSE :received_before END
+ORDER BY s.ingested_at, s.id
+LIMIT :limit;
+
+-- name: unfinished
+-- What of these streams has not ended.
+SELECT 'run ' || r.id || ' has not ended'
+FROM runs AS r
+WHERE r.id IN (SELECT value FROM json_each(:stream_ids)) AND r.status NOT IN ({ended_runs})
+UNION ALL
+SELECT 'effect ' || e.id || ' of run ' || e.run_id || ' is ' || e.status
+FROM effects AS e
+WHERE e.run_id IN (SELECT value FROM json_each(:stream_ids)) AND e.status NOT IN ({ended_effects})
+LIMIT 1;
+
+-- name: forget
+-- A table's rows of streams that are archived.
+DELETE FROM {table} WHERE {own_id} IN (SELECT value FROM json_each(:stream_ids));
+
+-- name: forget_outbox
+DELETE FROM outbox_events
+WHERE id IN (SELECT id FROM effects WHERE run_id IN (SELECT value FROM json_each(:stream_ids)));
+
+-- name: find_tombstone
+SELECT {tombstones}
+FROM tombstones
+WHERE tenant_id = :tenant_id
+    AND (
+        stream_id = :stream_id
+        OR (source_channel = :source_channel AND source_id = :source_id)
+        OR run_key = :run_key
+    )
+LIMIT 1;
+
+-- name: tombstones
+SELECT {tombstones}
+FROM tombstones
+WHERE tenant_id = :tenant_id AND correlation_id = :correlation_id
+ORDER BY stream_id;
+
+-- name: graveyard
+-- A page of all tombstones.
+SELECT {tombstones}
+FROM tombstones
+WHERE stream_id > :after AND (:tenant_id IS NULL OR tenant_id = :tenant_id)
+ORDER BY stream_id
+LIMIT :limit;
+
+-- name: half_archived
+-- Streams of which a part of the correlation was archived, and streams that stand beside their own tombstone.
+SELECT DISTINCT t.stream_id
+FROM tombstones AS t
+WHERE EXISTS (SELECT 1 FROM streams AS s WHERE s.id = t.stream_id)
+    OR EXISTS (
+        SELECT 1
+        FROM orchestration_events AS e
+        WHERE e.tenant_id = t.tenant_id AND e.correlation_id = t.correlation_id
+    );
+
+-- name: latest
+-- When the newest event was persisted.
+SELECT persisted_at FROM orchestration_events ORDER BY sequence_number DESC LIMIT 1;
+
+-- name: lost_workers
+-- Workers whose lease is over while they still own runs.
+SELECT q.owner, w.lease_until, count(*)
+FROM run_queue AS q
+LEFT JOIN workers AS w ON w.id = q.owner
+WHERE q.owner IS NOT NULL AND coalesce(w.lease_until, 0) <= :now
+GROUP BY q.owner
+ORDER BY q.owner;
+
+-- name: due_runs
+-- Runs that are due and free, and the one that has been so longest.
+SELECT count(*), min(q.wake_at), q.run_id
+FROM run_queue AS q
+LEFT JOIN workers AS w ON w.id = q.owner
+WHERE q.wake_at <= :now AND (q.owner IS NULL OR coalesce(w.lease_until, 0) <= :now);
+
+-- name: due_effects
+-- The same for the outbox.
+SELECT count(*), min(max(coalesce(next_retry_at, created_at), held_until)), id
+FROM outbox_events
+WHERE max(coalesce(next_retry_at, created_at), held_until) <= :now
+    AND status IN ('PENDING', 'FAILED', 'PROCESSING');
+
+-- name: effects_of_status
+SELECT count(*) FROM effects WHERE status = :status;
+
+-- name: paused
+-- Why runs are paused, how many for each reason, and one of them.
+SELECT reason, count(*), min(id)
+FROM (
+    SELECT r.id, (
+        SELECT json_extract(e.event_data, '$.reason')
+        FROM orchestration_events AS e
+        WHERE e.stream_id = r.id AND e.event_type = 'RUN_PAUSED'
+        ORDER BY e.run_seq DESC
+        LIMIT 1
+    ) AS reason
+    FROM runs AS r
+    WHERE r.status = 'PAUSED'
+)
+GROUP BY reason
+ORDER BY reason;
