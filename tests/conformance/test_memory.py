@@ -3,11 +3,18 @@
 import pytest
 
 from runstone.ports.clock import Clock
-from runstone.testing.conformance import EventLogSuite, HostSuite, OpenStore, QueriesSuite
+from runstone.testing.conformance import (
+    EventLogSuite,
+    HealthSuite,
+    HostSuite,
+    OpenStore,
+    QueriesSuite,
+    RetentionSuite,
+)
 from runstone.testing.memory import MemoryData, MemoryStore
 
 
-class TestMemoryStore(EventLogSuite, HostSuite, QueriesSuite):
+class TestMemoryStore(EventLogSuite, HostSuite, QueriesSuite, RetentionSuite, HealthSuite):
     @pytest.fixture
     def open_store(self) -> OpenStore:
         data = MemoryData()

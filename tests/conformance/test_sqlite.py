@@ -6,10 +6,17 @@ import pytest
 
 from runstone.ports.clock import Clock
 from runstone.stores.sqlite import SqliteStore
-from runstone.testing.conformance import EventLogSuite, HostSuite, OpenStore, QueriesSuite
+from runstone.testing.conformance import (
+    EventLogSuite,
+    HealthSuite,
+    HostSuite,
+    OpenStore,
+    QueriesSuite,
+    RetentionSuite,
+)
 
 
-class TestSqliteStore(EventLogSuite, HostSuite, QueriesSuite):
+class TestSqliteStore(EventLogSuite, HostSuite, QueriesSuite, RetentionSuite, HealthSuite):
     @pytest.fixture
     def open_store(self, tmp_path: Path) -> OpenStore:
         async def open_store(clock: Clock) -> SqliteStore:
@@ -18,7 +25,7 @@ class TestSqliteStore(EventLogSuite, HostSuite, QueriesSuite):
         return open_store
 
 
-class TestInlineSqliteStore(EventLogSuite, HostSuite, QueriesSuite):
+class TestInlineSqliteStore(EventLogSuite, HostSuite, QueriesSuite, RetentionSuite, HealthSuite):
     """As a simulation runs it: in the caller's thread."""
 
     @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,25 +15,35 @@ from msgspec import Raw
 from runstone.core import codec
 from runstone.core.append import append_write
 from runstone.core.checkpoint import Checkpoint
-from runstone.core.commit import Commit, StreamWrite
+from runstone.core.commit import Commit, Hold, StreamWrite
 from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.effect import Effect
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import QueueEntry, Run
 from runstone.core.signal import Signal
 from runstone.core.step import Step
 from runstone.core.stream import Stream
+from runstone.core.tombstone import Resting, Tombstone
 from runstone.errors import RunstoneError, StaleFence, StaleSequence
 from runstone.ports.clock import Clock
-from runstone.ports.store import Claim, FeedItem, FeedPosition
-from runstone.testing.conformance import EventLogSuite, HostSuite, OpenStore, QueriesSuite
+from runstone.ports.retention import Expired
+from runstone.ports.store import Claim, EffectClaim, FeedItem, FeedPosition
+from runstone.testing.conformance import (
+    EventLogSuite,
+    HealthSuite,
+    HostSuite,
+    OpenStore,
+    QueriesSuite,
+    RetentionSuite,
+)
 from runstone.testing.conformance.scene import open_scene
 from runstone.testing.faults import Fault
 from runstone.testing.memory import MemoryData, MemoryStore
-from runstone.testing.memory_data import MemoryStream
+from runstone.testing.memory_data import EffectLease, MemoryStream
 from runstone.testing.memory_data import name as row_name
 
-LOG, HOST, QUERIES = EventLogSuite(), HostSuite(), QueriesSuite()
+LOG, HOST, QUERIES, RETENTION = EventLogSuite(), HostSuite(), QueriesSuite(), RetentionSuite()
 
 # What is wrong with the data
 
@@ -126,7 +136,79 @@ class StepsNeverUpdated(MemoryData):
         super()._apply(msgspec.structs.replace(write, rows=rows))
 
 
+class TombstonesForgotten(MemoryData):
+    """What was archived is gone, and whatever comes again is new."""
+
+    def forget(self, stones: Iterable[Tombstone]) -> None:
+        super().forget(stones)
+        self.tombstones.clear()
+
+
+class SourcesForgotten(MemoryData):
+    def forget(self, stones: Iterable[Tombstone]) -> None:
+        super().forget(msgspec.structs.replace(stone, source_id=None, run_key=None) for stone in stones)
+
+
+class TombstonesStay(MemoryData):
+    def _apply(self, write: StreamWrite) -> None:
+        stones = dict(self.tombstones)
+        super()._apply(write)
+        self.tombstones |= stones
+
+
+class AnyStreamComesBack(MemoryData):
+    def _check_tombstone(self, write: StreamWrite) -> None:
+        pass
+
+
+class FeedStartsAnew(MemoryData):
+    """Numbers of events that are gone are given again."""
+
+    def forget(self, stones: Iterable[Tombstone]) -> None:
+        super().forget(stones)
+        self.events = len(self.log)
+
+
 # What is wrong with the store
+
+
+class LiveRunsExpire(MemoryStore):
+    """Looks only at streams that have ended, and takes the others of their correlation for gone."""
+
+    async def expired(self, resting: Resting, **asked: Any) -> Sequence[Expired]:
+        streams = self.data.streams
+        self.data.streams = {name: stream for name, stream in streams.items() if stream.queue is None}
+        try:
+            return await super().expired(resting, **asked)
+        finally:
+            self.data.streams = streams
+
+
+class ForgetsWhatMovedOn(MemoryStore):
+    async def forget(self, tombstones: Sequence[Tombstone]) -> bool:
+        known = (stone for stone in tombstones if stone.stream_id in self.data.streams)
+        heads = {stone.stream_id: self.data.streams[stone.stream_id].head for stone in known}
+        current = [
+            msgspec.structs.replace(stone, last_seq=head.last_seq, head=head.head)
+            for stone in tombstones
+            if (head := heads.get(stone.stream_id)) is not None
+        ]
+        return await super().forget(current or tombstones)
+
+
+class ForgetsLiveRuns(MemoryStore):
+    async def forget(self, tombstones: Sequence[Tombstone]) -> bool:
+        self.data.forget(tombstones)
+        return True
+
+
+class TombstonesOfAnybody(MemoryStore):
+    async def find_tombstone(self, tenant_id: str, **asked: Any) -> Tombstone | None:
+        found = [
+            await super(TombstonesOfAnybody, self).find_tombstone(stone.tenant_id, **asked)
+            for stone in self.data.tombstones.values()
+        ]
+        return next((stone for stone in found if stone is not None), None)
 
 
 class GapUnderConcurrency(MemoryStore):
@@ -225,9 +307,88 @@ class LeasesNeverExpire(MemoryStore):
         return stream.owner is None
 
 
+class LanesWithoutLimit(MemoryStore):
+    def _has_room(self, entry: QueueEntry, now: datetime) -> bool:
+        return True
+
+
+class UnapprovedInLine(MemoryStore):
+    """Whoever is in the queue stands in line, due or not."""
+
+    def _has_room(self, entry: QueueEntry, now: datetime) -> bool:
+        others = [other for stream in self.data.streams.values() for other in stream.of(QueueEntry)]
+        lane = [other for other in others if (other.tenant_id, other.lane) == (entry.tenant_id, entry.lane)]
+        before = (other.started or self._place(other) < self._place(entry) for other in lane)
+        return sum(before) < entry.lane_limit
+
+
+class OnlyRunningCounts(MemoryStore):
+    """A run that has started and is not due lets others pass."""
+
+    def _has_room(self, entry: QueueEntry, now: datetime) -> bool:
+        hidden = [
+            stream
+            for stream in self.data.streams.values()
+            for other in stream.of(QueueEntry)
+            if other.started and other.wake_at is None
+        ]
+        kept = self.data.streams
+        self.data.streams = {name: stream for name, stream in kept.items() if stream not in hidden}
+        try:
+            return super()._has_room(entry, now)
+        finally:
+            self.data.streams = kept
+
+
 class RanksNotCompared(MemoryStore):
     async def claim(self, worker_id: str, **asked: Any) -> Sequence[Claim]:
         return await super().claim(worker_id, **asked | {"code_rank": "~"})
+
+
+class HoldsNotCompared(MemoryData):
+    def _check_holds(self, write: StreamWrite) -> None:
+        pass
+
+
+class HoldsNeverEnd(MemoryData):
+    def _end_hold(self, stream: MemoryStream, hold: Hold) -> None:
+        pass
+
+
+class EffectLeasesIgnored(MemoryStore):
+    def _entries(self) -> Iterator[tuple[Effect, EffectLease]]:
+        for effect, held in super()._entries():
+            held.until = None
+            yield effect, held
+
+
+class RetriesAtOnce(MemoryStore):
+    def _entries(self) -> Iterator[tuple[Effect, EffectLease]]:
+        for effect, held in super()._entries():
+            yield msgspec.structs.replace(effect, next_retry_at=None), held
+
+
+class TenantsUnbounded(MemoryStore):
+    async def claim_effects(self, worker_id: str, **asked: Any) -> Sequence[EffectClaim]:
+        return await super().claim_effects(worker_id, **{**asked, "per_tenant": None})
+
+
+class EffectFenceStays(MemoryStore):
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        before = {effect.id: held.fence for effect, held in self._entries()}
+        released = await super().release_effects(worker_id, effect_ids, until=until)
+        for effect, held in self._entries():
+            held.fence = before[effect.id]
+        return released
+
+    async def claim_effects(self, worker_id: str, **asked: Any) -> Sequence[EffectClaim]:
+        before = {effect.id: held.fence or 1 for effect, held in self._entries()}
+        claims = await super().claim_effects(worker_id, **asked)
+        for effect, held in self._entries():
+            held.fence = before[effect.id]
+        return [msgspec.structs.replace(claim, fence=before[claim.effect.id]) for claim in claims]
 
 
 class HeartbeatExtendsNothing(MemoryStore):
@@ -337,12 +498,36 @@ BUGS = [
     bug(OwnersIgnored, HOST.test_concurrent_claims_never_share_a_run),
     bug(OwnersIgnored, HOST.test_an_owned_run_is_not_claimed_while_its_lease_lives),
     bug(LeasesNeverExpire, HOST.test_an_owned_run_is_not_claimed_while_its_lease_lives),
+    bug(LanesWithoutLimit, HOST.test_runs_of_one_lane_take_turns_in_the_order_of_their_creation),
+    bug(LanesWithoutLimit, HOST.test_a_lane_is_as_wide_as_its_limit),
+    bug(UnapprovedInLine, HOST.test_what_waits_for_approval_stands_in_no_line),
+    bug(OnlyRunningCounts, HOST.test_what_has_started_keeps_its_lane_while_it_is_paused),
     bug(RanksNotCompared, HOST.test_a_claim_takes_only_code_up_to_its_own),
     bug(HeartbeatExtendsNothing, HOST.test_a_heartbeat_keeps_all_runs_of_its_worker),
     bug(AttemptsKept, HOST.test_a_released_run_is_free_and_its_attempts_are_forgotten),
+    bug(HoldsNotCompared, HOST.test_the_outcome_of_a_stale_claim_is_refused),
+    bug(HoldsNotCompared, HOST.test_one_stale_hold_refuses_the_whole_commit),
+    bug(HoldsNeverEnd, HOST.test_an_outcome_ends_the_claim),
+    bug(EffectLeasesIgnored, HOST.test_a_claimed_effect_is_nobody_elses_until_its_lease_is_over),
+    bug(EffectLeasesIgnored, HOST.test_released_effects_can_be_given_a_rest),
+    bug(RetriesAtOnce, HOST.test_a_failed_effect_is_claimed_when_its_retry_is_due),
+    bug(TenantsUnbounded, HOST.test_a_tenant_gets_no_more_than_its_bound),
+    bug(EffectFenceStays, HOST.test_released_effects_are_claimed_at_once),
     bug(ExpiredCheckpointsKept, HOST.test_checkpoints_expire),
     bug(OldestRunsFirst, QUERIES.test_runs_are_listed_the_newest_first_in_pages),
     bug(RebuildDropsOwner, QUERIES.test_a_rebuilt_run_keeps_its_owner),
+    bug(TombstonesForgotten, RETENTION.test_everything_of_a_correlation_goes_and_nothing_else),
+    bug(TombstonesForgotten, RETENTION.test_forgetting_twice_is_harmless),
+    bug(SourcesForgotten, RETENTION.test_the_same_signal_is_not_taken_in_again),
+    bug(SourcesForgotten, RETENTION.test_a_runs_key_stays_its_own),
+    bug(TombstonesStay, RETENTION.test_a_whole_correlation_can_come_back),
+    bug(AnyStreamComesBack, RETENTION.test_nothing_is_written_to_a_stream_that_is_gone),
+    bug(FeedStartsAnew, RETENTION.test_others_go_on_as_if_nothing_had_happened),
+    bug(LiveRunsExpire, RETENTION.test_one_live_run_keeps_its_whole_correlation),
+    bug(ForgetsWhatMovedOn, RETENTION.test_what_moved_on_is_not_forgotten),
+    bug(ForgetsLiveRuns, RETENTION.test_a_live_run_is_not_forgotten),
+    bug(ForgetsLiveRuns, RETENTION.test_a_part_of_a_correlation_is_not_forgotten),
+    bug(TombstonesOfAnybody, RETENTION.test_a_tombstone_is_found_by_stream_source_and_key),
 ]
 
 FAILURES = (AssertionError, pytest.fail.Exception, RunstoneError)
@@ -388,7 +573,8 @@ async def test_random_histories_find_bugs_too(planted: type[MemoryData], found_b
 
 def test_no_test_of_one_suite_hides_one_of_another() -> None:
     """An adapter inherits from several suites: a name that is there twice would run once."""
-    parts = {part for suite in (EventLogSuite, HostSuite, QueriesSuite) for part in suite.__mro__}
+    suites = (EventLogSuite, HostSuite, QueriesSuite, RetentionSuite, HealthSuite)
+    parts = {part for suite in suites for part in suite.__mro__}
     tests = Counter(name for part in parts for name in vars(part) if name.startswith("test_"))
     assert len(tests) > 100
     assert [name for name, times in tests.items() if times > 1] == []

@@ -42,7 +42,7 @@ def export_command(options: Options, run: str, output: str, force: bool) -> None
 
 
 async def _export(options: Options, run: str) -> bytes:
-    async with options.open_store() as store:
+    async with options.open_store(folders=True) as store:
         run_id = await find_run(store, options.tenant_id, run)
         return await export_bundle(
             store, options.tenant_id, await correlation_of(store, options.tenant_id, run_id)
@@ -113,7 +113,7 @@ def _read(file: str, tenant_id: str | None) -> Bundle:
 
 
 async def _import(options: Options, bundles: dict[str, Bundle], unfinished: bool) -> None:
-    async with options.open_store(create=True) as store:
+    async with options.open_store(create=True, folders=True) as store:
         for file, bundle in bundles.items():
             try:
                 imported = await import_bundle(store, bundle, unfinished=unfinished)

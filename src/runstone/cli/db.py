@@ -1,4 +1,4 @@
-"""`runstone db`: what the store is, and its rows made again (§STO-40)."""
+"""`runstone db`: what the store is, its schema brought up to date, and its rows made again (§STO-40)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from runstone.audit.rebuild import Rebuilt, rebuild_all, rebuild_run
 from runstone.cli.lookup import find_run
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import counted, progress, say
+from runstone.cli.retain import retain_command
 from runstone.ports.store import Store
-from runstone.stores.sql import migrations
+from runstone.runtime import needs_driver
+from runstone.settings import Settings
+from runstone.stores.sql import Migration, migrations
 
 
 @click.group("db", invoke_without_command=True)
@@ -24,6 +27,9 @@ def db_command(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
+db_command.add_command(retain_command)
+
+
 @db_command.command("status")
 @with_options
 @click.pass_obj
@@ -33,18 +39,107 @@ def status_command(options: Options) -> None:
 
 
 async def _status(options: Options) -> None:
+    settings = options.settings()
+    about = {"store": settings.place, "origin": settings.store.origin}
+    if settings.database_url is not None:
+        about |= await _database(settings, settings.database_url)
+    if "behind" not in about:
+        about |= await _contents(options)
+    if settings.database_url is None:
+        about |= _file(settings)
+    for name in ("store", "origin", "server", "schema", "behind", "size", "events", "runs"):
+        if name in about:
+            say(f"{name:<7} {about[name]}")
+
+
+async def _contents(options: Options) -> dict[str, str]:
     async with options.open_store() as store:
         events = await store.count_events(options.tenant)
         runs = await store.count_runs(options.tenant)
-    settings = options.settings()
-    path = settings.store_path.absolute()
     by_status = ", ".join(f"{count:,} {status}" for status, count in runs.items())
-    say(f"store   {path}")
-    say(f"origin  {settings.store.origin}")
-    say(f"schema  version {migrations('sqlite')[-1].version}")
-    say(f"size    {path.stat().st_size:,} bytes")
-    say(f"events  {events:,}")
-    say(f"runs    {sum(runs.values()):,}{f' ({by_status})' if runs else ''}")
+    return {"events": f"{events:,}", "runs": f"{sum(runs.values()):,}{f' ({by_status})' if runs else ''}"}
+
+
+def _file(settings: Settings) -> dict[str, str]:
+    """A file is brought up to date by whoever opens it."""
+    size = settings.store_path.stat().st_size
+    return {"schema": f"version {migrations('sqlite')[-1].version}", "size": f"{size:,} bytes"}
+
+
+async def _database(settings: Settings, url: str) -> dict[str, str]:
+    with needs_driver(settings):
+        from runstone.stores.postgres.migrations import connected, describe
+    async with connected(url) as connection:
+        server = await describe(connection)
+    about = {
+        "server": f"PostgreSQL {server.version}",
+        "schema": f"version {server.schema_version}",
+        "size": f"{server.size:,} bytes",
+    }
+    if server.behind:
+        about["behind"] = f"{counted(server.behind, 'migration')}: run `runstone db migrate`"
+    return about
+
+
+@db_command.command("migrate")
+@click.option(
+    "--sql", is_flag=True, help="Print what would be run, as one file that can be read and run by hand."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be run.")
+@click.option(
+    "--from",
+    "seen",
+    type=click.IntRange(0),
+    metavar="N",
+    help="With --sql: after N migrations; connects to nothing.",
+)
+@with_options
+@click.pass_obj
+def migrate_command(options: Options, sql: bool, dry_run: bool, seen: int | None) -> None:
+    """Bring the store's schema up to date.
+
+    A file is also brought up to date when it is opened; a PostgreSQL database only here, by a role that may.
+    """
+    if seen is not None and not sql:
+        raise click.UsageError("--from goes with --sql.")
+    asyncio.run(_migrate(options.settings(), sql, dry_run, seen))
+
+
+async def _migrate(settings: Settings, sql: bool, dry_run: bool, seen: int | None) -> None:
+    if settings.database_url is None:
+        _migrate_file(settings, sql, dry_run, seen)
+        return
+    with needs_driver(settings):
+        from runstone.stores.postgres.migrations import connected, migrate, pending, script
+    if seen is not None:
+        say(script(migrations("postgres")[seen:]))
+        return
+    async with connected(settings.database_url) as connection:
+        left = await pending(connection)
+        if sql:
+            say(script(left))
+        else:
+            _tell(left if dry_run else await migrate(connection), dry_run)
+
+
+def _migrate_file(settings: Settings, sql: bool, dry_run: bool, seen: int | None) -> None:
+    from runstone.stores.sqlite.files import open_writer, pending
+
+    path = str(settings.store_path)
+    left = pending(path) if seen is None else migrations("sqlite")[seen:]
+    if sql:
+        say("\n".join(migration.script for migration in left))
+        return
+    if not dry_run:
+        open_writer(path).close()
+    _tell(left, dry_run)
+
+
+def _tell(done: list[Migration], dry_run: bool) -> None:
+    for migration in done:
+        say(f"{'would run' if dry_run else 'ran'} {migration.name}")
+    if not done:
+        say("The schema is up to date.")
 
 
 @db_command.command("rebuild")

@@ -61,7 +61,7 @@ def _as_table(events: Sequence[Event]) -> None:
 
 
 async def _events(options: Options, run: str, follow: bool, show: _Show) -> None:
-    async with options.open_store() as store:
+    async with options.open_store(folders=True) as store:
         run_id = await find_run(store, options.tenant_id, run)
         after = await _show_new(store, options.tenant_id, run_id, 0, show)
         while follow:

@@ -24,9 +24,18 @@ async def find_run(store: Store, tenant_id: str, text: str) -> str:
     run = await store.find_run(tenant_id, text)
     if run is not None:
         return run.id
+    await _refuse_archived(store, tenant_id, text)
     if re.fullmatch(r"[0-9a-f-]+", named) and len(named) < len(_TEMPLATE):
         return await _by_prefix(store, tenant_id, named)
     raise NotFound(f"There is no run with the id or key {text!r}: see `runstone runs`")
+
+
+async def _refuse_archived(store: Store, tenant_id: str, text: str) -> None:
+    """Says where a run is that was archived."""
+    whole = text.lower() if re.fullmatch(UUID_PATTERN, text.lower()) else None
+    stone = await store.find_tombstone(tenant_id, stream_id=whole, run_key=text)
+    if stone is not None and stone.kind == "RUN":
+        raise stone.error
 
 
 async def _is_run(store: Store, tenant_id: str, run_id: str) -> bool:

@@ -23,9 +23,13 @@ NAME: Final = "runstone"
 VERBS: Final = {
     "completion": "completion",
     "db": "db",
+    "doctor": "doctor",
+    "effects": "effects",
     "events": "events",
     "export": "bundles",
     "import": "bundles",
+    "outbox": "outbox",
+    "pipeline": "pipeline",
     "runs": "runs",
     "trace": "trace",
     "verify": "verify",

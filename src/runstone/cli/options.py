@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -39,19 +39,30 @@ class Options:
         return load_settings(store=self.store, environment=os.environ, folder=Path.cwd())
 
     @asynccontextmanager
-    async def open_store(self, *, create: bool = False) -> AsyncIterator[Store]:
-        """The store; one that is not there is made only for a verb that puts something into it."""
-        from runstone.stores.sqlite import SqliteStore
+    async def open_store(self, *, create: bool = False, folders: bool = False) -> AsyncIterator[Store]:
+        """The store; one that is not there is made only for a verb that puts something into it.
+
+        `folders` is for verbs that ask no more of a store than a folder of runs has: its log and lists.
+        """
+        from runstone.runtime import open_as_set, open_folders
 
         settings = self.settings()
-        path = settings.store_path
-        if not create and not path.exists():
+        place = settings.folder
+        if place is None and settings.database_url is None:
+            place = settings.store_path
+        if not create and place is not None and not place.exists():
             raise NotFound(
-                f"There is no store at {path.absolute()} (from {settings.store.origin}): "
+                f"There is no store at {settings.place} (from {settings.store.origin}): "
                 "name the right one with --store or RUNSTONE_STORE"
             )
-        async with await SqliteStore.open(path) as store:
+        if folders and settings.folder is not None:
+            store = cast("Store", await open_folders(settings))
+        else:
+            store = await open_as_set(settings)
+        try:
             yield store
+        finally:
+            await store.close()
 
 
 def with_options(command: _F) -> _F:
@@ -81,7 +92,7 @@ _STORE = click.option(
     metavar="PATH",
     expose_value=False,
     callback=_keep,
-    help="The store's file. Default: RUNSTONE_STORE, DATABASE_URL, store in runstone.toml, runstone.db.",
+    help="A file, folder or URL. Default: RUNSTONE_STORE, DATABASE_URL, store in runstone.toml, runstone.db.",
 )
 _TENANT = click.option(
     "--tenant",

@@ -43,7 +43,7 @@ def runs_command(
 
 
 async def _runs(options: Options, status: RunStatus | None, handler: str | None, limit: int) -> Sequence[Run]:
-    async with options.open_store() as store:
+    async with options.open_store(folders=True) as store:
         return await store.list_runs(options.tenant_id, status=status, handler=handler, limit=limit)
 
 

@@ -32,11 +32,13 @@ def trace_command(options: Options, correlation: str) -> None:
 
 
 async def _streams(options: Options, text: str) -> Sequence[Stream]:
-    async with options.open_store() as store:
+    async with options.open_store(folders=True) as store:
         if re.fullmatch(UUID_PATTERN, text.lower()):
             streams = await store.correlation(options.tenant_id, text.lower())
             if streams:
                 return streams
+            for stone in await store.tombstones(options.tenant_id, text.lower()):
+                raise stone.error
         run_id = await find_run(store, options.tenant_id, text)
         return await store.correlation(
             options.tenant_id, await correlation_of(store, options.tenant_id, run_id)

@@ -1,0 +1,248 @@
+"""`runstone outbox`: what goes out, what did not, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+import click
+
+from runstone.cli.options import Options, with_options
+from runstone.cli.output import counted, say, say_json, table
+from runstone.core import codec
+from runstone.core.commands import Command
+from runstone.core.commit import Context
+from runstone.core.effect import Effect
+from runstone.core.payloads import ErrorInfo
+from runstone.core.transitions import EFFECT, EffectStatus
+from runstone.outbox import operations
+from runstone.ports.clock import SystemClock, new_id
+from runstone.ports.store import Store
+
+_HEADINGS: Final = ("effect", "status", "type", "tries", "next try", "error", "run")
+_STATUS = click.Choice(EFFECT.states, case_sensitive=False)
+
+
+@click.group("outbox", invoke_without_command=True)
+@with_options
+@click.pass_context
+def outbox_command(ctx: click.Context) -> None:
+    """See effects and dead letters, and deal with them."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+# Looking
+
+
+@outbox_command.command("list")
+@click.option("--status", type=_STATUS, help="Only effects with this status.")
+@click.option("--type", "effect_type", metavar="TYPE", help="Only effects of this type.")
+@click.option("--error", "error_code", metavar="CODE", help="Only effects whose last error has this code.")
+@click.option("--groups", is_flag=True, help="How many there are by status, type and error.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="Whole rows, one JSON object a line.")
+@with_options
+@click.pass_obj
+def list_command(
+    options: Options,
+    status: EffectStatus | None,
+    effect_type: str | None,
+    error_code: str | None,
+    groups: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List effects, the newest first."""
+    asyncio.run(_list(options, status, effect_type, error_code, groups, limit, as_json))
+
+
+async def _list(
+    options: Options,
+    status: EffectStatus | None,
+    effect_type: str | None,
+    error_code: str | None,
+    groups: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    async with options.open_store() as store:
+        if groups:
+            found = await store.effect_groups(options.tenant_id, status=status)
+            wanted = [one for one in found if effect_type in (None, one.effect_type)]
+            if as_json:
+                for group in wanted:
+                    say_json(group)
+                return
+            table(
+                ("status", "type", "error", "effects"),
+                ((one.status, one.effect_type, one.error_code, one.count) for one in wanted),
+            )
+            return
+        effects = await store.list_effects(
+            options.tenant_id, status=status, effect_type=effect_type, error_code=error_code, limit=limit
+        )
+    if as_json:
+        for effect in effects:
+            say_json(effect)
+    else:
+        table(_HEADINGS, map(_row, effects))
+
+
+def _row(effect: Effect) -> tuple[object, ...]:
+    due = effect.next_retry_at
+    error = _error(effect)
+    return (
+        effect.id,
+        effect.status,
+        effect.effect_type,
+        effect.retry_count + (effect.status != "PENDING"),
+        None if due is None else f"{due:%Y-%m-%dT%H:%M:%SZ}",
+        None if error is None else error.code,
+        effect.run_id,
+    )
+
+
+def _error(effect: Effect) -> ErrorInfo | None:
+    return None if effect.error_details is None else codec.decode_as(effect.error_details, ErrorInfo)
+
+
+@outbox_command.command("show")
+@click.argument("effect", metavar="EFFECT")
+@with_options
+@click.pass_obj
+def show_command(options: Options, effect: str) -> None:
+    """Show one effect with its history.
+
+    EFFECT is its id or its idempotency key.
+    """
+    asyncio.run(_show(options, effect))
+
+
+async def _show(options: Options, name: str) -> None:
+    async with options.open_store() as store:
+        effect = await operations.find(store, options.tenant_id, name)
+        stream = await store.load(effect.tenant_id, effect.run_id)
+    say_json(effect)
+    for event in stream.events if stream else ():
+        if event.aggregate_id == effect.id:
+            say(
+                f"{event.occurred_at:%Y-%m-%dT%H:%M:%S.%fZ}  {event.event_type}  {event.actor}  "
+                f"{bytes(event.event_data).decode()}"
+            )
+
+
+# Dealing with dead letters
+
+
+def _chosen(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--reason", default="", metavar="TEXT", help="Why; it is kept in the history."),
+        click.option("--dry-run", is_flag=True, help="Only say how many it would be."),
+        click.option("--all", "everything", is_flag=True, help="All dead letters."),
+        click.option("--error", "error_code", metavar="CODE", help="Those whose error has this code."),
+        click.option("--type", "effect_type", metavar="TYPE", help="Those of this type."),
+        click.argument("effects", metavar="[EFFECT]...", nargs=-1),
+    ):
+        command = option(command)
+    return command
+
+
+@outbox_command.command("requeue")
+@_chosen
+@with_options
+@click.pass_obj
+def requeue_command(
+    options: Options,
+    effects: Sequence[str],
+    effect_type: str | None,
+    error_code: str | None,
+    everything: bool,
+    dry_run: bool,
+    reason: str,
+) -> None:
+    """Send dead letters again, each with its key."""
+    what = operations.requeue(reason)
+    _deal(options, effects, effect_type, error_code, everything, dry_run, what, "requeued")
+
+
+@outbox_command.command("discard")
+@_chosen
+@with_options
+@click.pass_obj
+def discard_command(
+    options: Options,
+    effects: Sequence[str],
+    effect_type: str | None,
+    error_code: str | None,
+    everything: bool,
+    dry_run: bool,
+    reason: str,
+) -> None:
+    """Give dead letters up; their history stays."""
+    what = operations.discard(reason)
+    _deal(options, effects, effect_type, error_code, everything, dry_run, what, "discarded")
+
+
+def _deal(
+    options: Options,
+    effects: Sequence[str],
+    effect_type: str | None,
+    error_code: str | None,
+    everything: bool,
+    dry_run: bool,
+    what: Callable[[Effect], Command],
+    verb: str,
+) -> None:
+    grouped = bool(effect_type or error_code or everything)
+    if bool(effects) == grouped:
+        raise click.UsageError("Name effects, or a group with --type, --error or --all.")
+    asyncio.run(_deal_with(options, effects, effect_type, error_code, dry_run, what, verb))
+
+
+async def _deal_with(
+    options: Options,
+    effects: Sequence[str],
+    effect_type: str | None,
+    error_code: str | None,
+    dry_run: bool,
+    what: Callable[[Effect], Command],
+    verb: str,
+) -> None:
+    async with options.open_store() as store:
+        if effects:
+            named = [await operations.find(store, options.tenant_id, name) for name in effects]
+            if dry_run:
+                dead = [effect for effect in named if effect.status == "DEAD_LETTER"]
+                say(f"{counted(len(dead), 'dead letter')} would be {verb}")
+                return
+            for effect in named:
+                await operations.apply(store, effect, what, operator())
+            say(f"{counted(len(named), 'dead letter')} {verb}")
+            return
+        chosen = _dead_letters(store, options.tenant_id, effect_type, error_code)
+        if dry_run:
+            say(f"{counted(len([one async for one in chosen]), 'dead letter')} would be {verb}")
+            return
+        done = await operations.apply_to_all(store, chosen, what, operator)
+    passed = f", {done.passed_over} left alone: they are no dead letters any more" if done.passed_over else ""
+    say(f"{counted(done.done, 'dead letter')} {verb}{passed}")
+
+
+def _dead_letters(
+    store: Store, tenant_id: str, effect_type: str | None, error_code: str | None
+) -> AsyncIterator[Effect]:
+    return operations.select(
+        store, tenant_id, status="DEAD_LETTER", effect_type=effect_type, error_code=error_code
+    )
+
+
+def operator() -> Context:
+    """Who does it, as the log will have it."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        name = "unknown"
+    return Context(now=SystemClock().now(), new_id=new_id, actor=f"operator:{name}")

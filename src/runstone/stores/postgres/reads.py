@@ -1,0 +1,205 @@
+"""Everything that is read; what has to be of one moment is one statement, or a transaction that sees one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from runstone.core.effect import Effect
+from runstone.core.events import Event
+from runstone.core.rows import TABLES, Row
+from runstone.core.run import Run
+from runstone.core.signal import Signal
+from runstone.core.snapshot import RunSnapshot, project, run_snapshot
+from runstone.core.state import RunState
+from runstone.core.step import Step
+from runstone.core.stream import Stream, StreamHead
+from runstone.ports.store import EffectClaim, EffectGroup
+from runstone.stores.postgres.connections import Connection
+from runstone.stores.postgres.rows import ENTITIES, EVENTS, STREAMS, Table
+from runstone.stores.sql import statements
+
+_SQL: Final = {
+    name: statement.replace("{event_selected}", EVENTS.selected)
+    .replace("{head_selected}", STREAMS.selected)
+    .replace("{run_selected}", ENTITIES[Run].selected)
+    .replace("{signal_selected}", ENTITIES[Signal].selected)
+    .replace("{effect_selected}", ENTITIES[Effect].selected)
+    for name, statement in statements("postgres").items()
+}
+_ORDER: Final = {"steps": "step_index"}
+_HEAD: Final = len(STREAMS.columns)
+
+
+@asynccontextmanager
+async def moment(connection: Connection) -> AsyncIterator[None]:
+    """Reads several things as of one moment, unless a transaction is open already."""
+    if connection.is_in_transaction():
+        yield
+        return
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        yield
+
+
+def _of_stream_statement(table: Table[Any], name: str) -> str:
+    """A table's rows of one stream; signals and runs are their stream themselves."""
+    belongs = _SQL["belongs_to_effects" if name == "outbox_events" else "belongs"]
+    own_id = "id" if name in ("signals", "runs") else "run_id"
+    return (
+        _SQL["of_stream"]
+        .replace("{selected}", table.selected)
+        .replace("{table}", table.name)
+        .replace("{belongs}", belongs.replace("{own_id}", own_id))
+        .replace("{order}", _ORDER.get(name, table.key))
+    )
+
+
+OF_STREAM: Final = {struct: _of_stream_statement(ENTITIES[struct], name) for struct, name in TABLES.items()}
+_ONE: Final = {
+    struct: _SQL["one"].replace("{selected}", table.selected).replace("{table}", table.name)
+    for struct, table in ENTITIES.items()
+}
+
+
+async def head(connection: Connection, tenant_id: str, stream_id: str) -> StreamHead | None:
+    found = await connection.fetchrow(_SQL["head"], stream_id, tenant_id)
+    return STREAMS.unpack(found) if found else None
+
+
+async def fetch(
+    connection: Connection, tenant_id: str, stream_id: str, after_seq: int, limit: int | None
+) -> list[Event]:
+    rows = await connection.fetch(_SQL["fetch"], stream_id, tenant_id, after_seq, limit)
+    return list(map(EVENTS.unpack, rows))
+
+
+async def load(connection: Connection, tenant_id: str, stream_id: str, after_seq: int) -> Stream | None:
+    """One statement: every row has the head and an event; the only one of an empty stretch has no event."""
+    rows = await connection.fetch(_SQL["load"], stream_id, tenant_id, after_seq)
+    if not rows:
+        return None
+    events = [EVENTS.unpack(row[_HEAD:]) for row in map(tuple, rows) if row[_HEAD] is not None]
+    return Stream(head=STREAMS.unpack(tuple(rows[0])[:_HEAD]), events=tuple(events))
+
+
+async def keyed(
+    connection: Connection, tenant_id: str, stream_id: str, idempotency_key: str
+) -> tuple[StreamHead | None, tuple[int, str, bytes] | None]:
+    """A stream's head, and the event it has under this key."""
+    row = await connection.fetchrow(_SQL["keyed"], stream_id, tenant_id, bytes.fromhex(idempotency_key))
+    if row is None:
+        return None, None
+    values = tuple(row)
+    found = values[_HEAD:]
+    event = (found[0], found[1], found[2].encode()) if found[0] is not None else None
+    return STREAMS.unpack(values[:_HEAD]), event
+
+
+async def one(connection: Connection, struct: type[Any], tenant_id: str, row_id: str) -> Any:
+    found = await connection.fetchrow(_ONE[struct], row_id, tenant_id)
+    return ENTITIES[struct].unpack(found) if found else None
+
+
+async def _of_stream(connection: Connection, struct: type[Any], tenant_id: str, stream_id: str) -> list[Any]:
+    rows = await connection.fetch(OF_STREAM[struct], stream_id, tenant_id)
+    return list(map(ENTITIES[struct].unpack, rows))
+
+
+async def rows(connection: Connection, tenant_id: str, stream_id: str) -> list[Row]:
+    async with moment(connection):
+        return [
+            row for struct in TABLES for row in await _of_stream(connection, struct, tenant_id, stream_id)
+        ]
+
+
+async def examine(connection: Connection, tenant_id: str, stream_id: str) -> tuple[Stream, list[Row]] | None:
+    async with moment(connection):
+        stream = await load(connection, tenant_id, stream_id, 0)
+        return (stream, await rows(connection, tenant_id, stream_id)) if stream else None
+
+
+async def snapshot(connection: Connection, tenant_id: str, run_id: str) -> RunSnapshot | None:
+    async with moment(connection):
+        found = await head(connection, tenant_id, run_id)
+        run = await one(connection, Run, tenant_id, run_id)
+        if found is None or run is None:
+            return None
+        steps = await _of_stream(connection, Step, tenant_id, run_id)
+        return run_snapshot(run, steps, found.last_seq)
+
+
+async def projection(connection: Connection, tenant_id: str, run_id: str) -> RunSnapshot | None:
+    stream = await load(connection, tenant_id, run_id, 0)
+    state = stream.fold() if stream else None
+    return project(state) if isinstance(state, RunState) else None
+
+
+async def find_run(connection: Connection, tenant_id: str, key: str) -> Run | None:
+    found = await connection.fetchrow(_SQL["run_by_key"], tenant_id, key)
+    return ENTITIES[Run].unpack(found) if found else None
+
+
+async def find_signal(
+    connection: Connection, tenant_id: str, source_channel: str, source_id: str
+) -> Signal | None:
+    found = await connection.fetchrow(_SQL["signal_by_source"], tenant_id, source_channel, source_id)
+    return ENTITIES[Signal].unpack(found) if found else None
+
+
+async def list_runs(connection: Connection, *filters: Any) -> list[Run]:
+    return list(map(ENTITIES[Run].unpack, await connection.fetch(_SQL["list_runs"], *filters)))
+
+
+async def held_effects(connection: Connection, effect_ids: Sequence[str]) -> list[EffectClaim]:
+    """Effects and the fences of their outbox entries."""
+    rows = map(tuple, await connection.fetch(_SQL["held_effects"], list(effect_ids)))
+    return [EffectClaim(effect=ENTITIES[Effect].unpack(row[1:]), fence=row[0]) for row in rows]
+
+
+async def find_effect(connection: Connection, tenant_id: str, key: str) -> Effect | None:
+    found = await connection.fetchrow(_SQL["effect_by_key"], tenant_id, key)
+    return ENTITIES[Effect].unpack(found) if found else None
+
+
+async def list_effects(connection: Connection, *filters: Any) -> list[Effect]:
+    return list(map(ENTITIES[Effect].unpack, await connection.fetch(_SQL["list_effects"], *filters)))
+
+
+async def effect_groups(connection: Connection, tenant_id: str, status: str | None) -> list[EffectGroup]:
+    rows = await connection.fetch(_SQL["effect_groups"], tenant_id, status)
+    return [
+        EffectGroup(status=status, effect_type=effect_type, error_code=error_code, count=count)
+        for status, effect_type, error_code, count in map(tuple, rows)
+    ]
+
+
+async def heads(connection: Connection, tenant_id: str, correlation_id: str) -> list[StreamHead]:
+    rows = await connection.fetch(_SQL["correlation_heads"], tenant_id, correlation_id)
+    return list(map(STREAMS.unpack, rows))
+
+
+async def correlation(connection: Connection, tenant_id: str, correlation_id: str) -> list[Stream]:
+    async with moment(connection):
+        return [
+            Stream(head=head, events=tuple(await fetch(connection, tenant_id, head.stream_id, 0, None)))
+            for head in await heads(connection, tenant_id, correlation_id)
+        ]
+
+
+async def next_correlations(
+    connection: Connection, after: tuple[str, str] | None, only: str | None
+) -> list[tuple[str, str]]:
+    """The next page of correlations, along their index."""
+    tenant_id, correlation_id = after or (None, None)
+    rows = await connection.fetch(_SQL["next_correlations"], tenant_id, correlation_id, only)
+    return [tuple(row) for row in rows]
+
+
+async def count_events(connection: Connection, tenant_id: str | None) -> int:
+    count: int = await connection.fetchval(_SQL["count_events"], tenant_id)
+    return count
+
+
+async def count_runs(connection: Connection, tenant_id: str | None) -> dict[str, int]:
+    return {row[0]: row[1] for row in await connection.fetch(_SQL["count_runs"], tenant_id)}

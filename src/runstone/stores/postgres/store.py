@@ -1,0 +1,374 @@
+"""The PostgreSQL store: the port's three parts over a few connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from runstone.core.checkpoint import Checkpoint
+from runstone.core.commit import Commit
+from runstone.core.contract import FETCH_LIMIT, AppendResult
+from runstone.core.effect import Effect
+from runstone.core.events import Event, EventDraft
+from runstone.core.rows import Row
+from runstone.core.run import Run
+from runstone.core.signal import Signal
+from runstone.core.snapshot import RunSnapshot
+from runstone.core.stream import Stream, StreamHead
+from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.errors import StoreClosed
+from runstone.ports.clock import Clock
+from runstone.ports.store import Claim, Committed, EffectClaim, EffectGroup, FeedItem, FeedPosition
+from runstone.stores.postgres import (
+    checkpoints,
+    feed,
+    forks,
+    health,
+    leases,
+    maintenance,
+    migrations,
+    reads,
+    retention,
+)
+from runstone.stores.postgres.appends import Appends
+from runstone.stores.postgres.bell import PostgresBell
+from runstone.stores.postgres.clock import DatabaseClock
+from runstone.stores.postgres.connections import Connection, Opener, Pool, translated
+from runstone.stores.postgres.enlisted import Promises, Transaction
+from runstone.stores.postgres.faults import DRIVER, Kind, classify, pause, translate
+from runstone.stores.postgres.feed import FeedStatus
+from runstone.stores.postgres.upkeep import PostgresUpkeep
+from runstone.stores.postgres.writer import ATTEMPT_SECONDS, Writer
+
+_T = TypeVar("_T")
+
+CONNECTIONS: Final = 6
+"""Connections for everything but commits."""
+
+PATIENCE: Final = timedelta(seconds=30)
+"""How long the same is tried again while the server cannot be reached."""
+
+
+_LONG: Final[frozenset[Callable[..., Any]]] = frozenset(
+    {
+        reads.count_events,
+        reads.count_runs,
+        reads.effect_groups,
+        reads.correlation,
+        reads.examine,
+        maintenance.problems,
+        maintenance.replace_rows,
+        maintenance.delete_strays,
+        retention.expired,
+        retention.forget,
+        health.vitals,
+        health.problems,
+    }
+)
+"""What may take as long as there is much; anything else that takes longer has lost its way to the server."""
+
+
+class PostgresStore(PostgresUpkeep):
+    """A store in one database. Open it with `PostgresStore.open`, close it with `close`."""
+
+    contract_version = "2.0.0"
+
+    def __init__(self, opener: Opener, clock: Clock, patience: timedelta) -> None:
+        self.where = opener.where
+        self.clock = clock
+        self.bell = PostgresBell(opener.open)
+        """Rings in every process that has started its own; the runtime starts and stops it."""
+        self._patience = patience.total_seconds()
+        self._pool = Pool(opener.open, CONNECTIONS)
+        self._writer = Writer(opener.open, opener.where, clock.now, patience=self._patience)
+        self._appends = Appends(self._read, self.commit)
+        self._claims = leases.Claims()
+        self._promises = Promises(self._read, self.bell)
+        self._closed = False
+        forks.opened(self)
+
+    @classmethod
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        clock: Clock | None = None,
+        unsafe: Collection[str] = (),
+        patience: timedelta = PATIENCE,
+    ) -> PostgresStore:
+        """Opens a migrated database. A server that would lose what it acknowledges is refused.
+
+        `unsafe` names the settings (`fsync`, `full_page_writes`, `synchronous_commit`) that may be off
+        all the same, because nobody will miss the data. Without a clock the server's is followed.
+        """
+        opener = Opener(dsn, unsafe)
+        clock = clock or DatabaseClock()
+        store = cls(opener, clock, patience)
+        try:
+            async with translated(opener.where), store._pool.lent() as connection:
+                async with asyncio.timeout(ATTEMPT_SECONDS):
+                    await migrations.check(connection)
+                    if isinstance(clock, DatabaseClock):
+                        await clock.ask(connection)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def __aenter__(self) -> PostgresStore:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._promises.stop()
+        await self.bell.stop()
+        await self._writer.close()
+        await self._pool.close()
+        forks.closed(self)
+
+    def forsake(self) -> None:
+        self._closed = True
+        self._writer.forsake()
+
+    # EventLog
+
+    async def append(self, draft: EventDraft) -> AppendResult:
+        return await self._appends.append(draft)
+
+    async def fetch(
+        self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
+    ) -> Sequence[Event]:
+        return await self._read(reads.fetch, tenant_id, stream_id, after_seq, limit)
+
+    async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        return await self._read(reads.snapshot, tenant_id, run_id)
+
+    async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
+        return await self._read(reads.projection, tenant_id, run_id)
+
+    # Host
+
+    def commit(self, commit: Commit) -> Awaitable[Committed]:
+        return self._writer.commit(commit)
+
+    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
+        return await self._read(reads.load, tenant_id, stream_id, after_seq)
+
+    async def claim(
+        self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
+    ) -> Sequence[Claim]:
+        now = self.clock.now()
+        return await self._change(self._claims.claim, worker_id, handlers, code_rank, limit, now, now + lease)
+
+    async def heartbeat(self, worker_id: str, *, lease: timedelta) -> dict[str, int]:
+        until = self.clock.now() + lease
+        if not isinstance(self.clock, DatabaseClock):
+            owned, _ = await self._read(leases.heartbeat, worker_id, until)
+        else:
+            before = self.clock.read()
+            owned, now = await self._read(leases.heartbeat, worker_id, until)
+            self.clock.compare(before, now, self.clock.read())
+        return owned
+
+    async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
+        return await self._change(leases.release, worker_id, run_ids)
+
+    async def claim_effects(
+        self,
+        worker_id: str,
+        *,
+        types: Sequence[str],
+        limit: int,
+        lease: timedelta,
+        per_tenant: int | None = None,
+        holding: Mapping[str, int] | None = None,
+    ) -> Sequence[EffectClaim]:
+        now = self.clock.now()
+        asked = (worker_id, types, limit, now, now + lease, per_tenant, holding or {})
+        return await self._change(leases.claim_effects, *asked)
+
+    async def extend_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, lease: timedelta
+    ) -> Sequence[EffectClaim]:
+        until = self.clock.now() + lease
+        return await self._read(leases.extend_effects, worker_id, effect_ids, until)
+
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        return await self._change(leases.release_effects, worker_id, effect_ids, until)
+
+    async def feed(
+        self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
+    ) -> Sequence[FeedItem]:
+        return await self._read(feed.page, after, limit)
+
+    async def feed_status(self) -> FeedStatus:
+        """How far the feed is, and which process holds it up (§ORD-29)."""
+        return await self._read(feed.status)
+
+    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        await self._read(checkpoints.put, checkpoint)
+
+    async def checkpoints(self, tenant_id: str, run_id: str) -> Sequence[Checkpoint]:
+        return await self._read(checkpoints.good, tenant_id, run_id, self.clock.now())
+
+    async def delete_checkpoints(self, *, run_id: str | None = None) -> int:
+        return await self._change(checkpoints.delete, run_id, self.clock.now())
+
+    # Queries
+
+    async def get_run(self, tenant_id: str, run_id: str) -> Run | None:
+        found: Run | None = await self._read(reads.one, Run, tenant_id, run_id)
+        return found
+
+    async def get_signal(self, tenant_id: str, signal_id: str) -> Signal | None:
+        found: Signal | None = await self._read(reads.one, Signal, tenant_id, signal_id)
+        return found
+
+    async def find_run(self, tenant_id: str, key: str) -> Run | None:
+        return await self._read(reads.find_run, tenant_id, key)
+
+    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
+        return await self._read(reads.find_signal, tenant_id, source_channel, source_id)
+
+    async def list_runs(
+        self,
+        tenant_id: str,
+        *,
+        status: RunStatus | None = None,
+        handler: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Run]:
+        return await self._read(reads.list_runs, tenant_id, status, handler, after, limit)
+
+    async def get_effect(self, tenant_id: str, effect_id: str) -> Effect | None:
+        found: Effect | None = await self._read(reads.one, Effect, tenant_id, effect_id)
+        return found
+
+    async def find_effect(self, tenant_id: str, key: str) -> Effect | None:
+        return await self._read(reads.find_effect, tenant_id, key)
+
+    async def list_effects(
+        self,
+        tenant_id: str,
+        *,
+        status: EffectStatus | None = None,
+        effect_type: str | None = None,
+        error_code: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Effect]:
+        filters = (tenant_id, status, effect_type, error_code, after, limit)
+        return await self._read(reads.list_effects, *filters)
+
+    async def effect_groups(
+        self, tenant_id: str, *, status: EffectStatus | None = None
+    ) -> Sequence[EffectGroup]:
+        return await self._read(reads.effect_groups, tenant_id, status)
+
+    async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
+        return await self._read(reads.rows, tenant_id, stream_id)
+
+    async def examine(self, tenant_id: str, stream_id: str) -> tuple[Stream, Sequence[Row]] | None:
+        return await self._read(reads.examine, tenant_id, stream_id)
+
+    async def heads(self, tenant_id: str, correlation_id: str) -> Sequence[StreamHead]:
+        return await self._read(reads.heads, tenant_id, correlation_id)
+
+    async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
+        return await self._read(reads.correlation, tenant_id, correlation_id)
+
+    async def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
+        page: list[tuple[str, str]] = []
+        while page := await self._read(reads.next_correlations, page[-1] if page else None, tenant_id):
+            for found in page:
+                yield found
+
+    async def count_events(self, tenant_id: str | None = None) -> int:
+        return await self._read(reads.count_events, tenant_id)
+
+    async def count_runs(self, tenant_id: str | None = None) -> dict[str, int]:
+        return await self._read(reads.count_runs, tenant_id)
+
+    async def self_check(self) -> Sequence[str]:
+        return await self._read(maintenance.problems)
+
+    # Rebuilds
+
+    async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
+        await self._change(maintenance.replace_rows, tenant_id, stream_id, last_seq, rows)
+
+    async def delete_strays(self) -> int:
+        return await self._change(maintenance.delete_strays)
+
+    # In a transaction of the caller's
+
+    def within(self, connection: Connection) -> PostgresStore:
+        """The same store in the transaction that this connection has open, in the same database (§STO-55)."""
+        return _EnlistedStore(self, Transaction(connection, self.where, self._promises.promise))
+
+    # Connections
+
+    async def _read(self, query: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
+        """Asks what can be asked twice, until there is an answer or patience is at an end."""
+        return await self._ask(query, arguments, twice=True)
+
+    async def _change(self, query: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
+        """Makes a change that must not be made twice: when its answer is lost, `OutcomeUnknown`."""
+        return await self._ask(query, arguments, twice=False)
+
+    async def _ask(self, query: Callable[..., Awaitable[_T]], arguments: Sequence[Any], *, twice: bool) -> _T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._patience
+        attempt = 0
+        while True:
+            attempt += 1
+            if self._closed:
+                raise StoreClosed
+            sent = False
+            try:
+                async with self._pool.lent() as connection:
+                    sent = True
+                    async with asyncio.timeout(None if query in _LONG else ATTEMPT_SECONDS):
+                        return await query(connection, *arguments)
+            except DRIVER as error:
+                kind = classify(error)
+                blocked = kind in (Kind.AGAIN, Kind.BLOCKED)
+                again = blocked or (kind is Kind.OUTAGE and (twice or not sent))
+                if not again or loop.time() >= deadline:
+                    raise translate(error, self.where, written=sent and not twice) from error
+            await asyncio.sleep(pause(attempt, kind))
+
+
+class _EnlistedStore(PostgresStore):
+    """A store all of whose questions and commits go into one transaction, which somebody else ends."""
+
+    def __init__(self, store: PostgresStore, transaction: Transaction) -> None:
+        self.where, self.clock, self.bell = store.where, store.clock, store.bell
+        self._transaction = transaction
+        self._appends = Appends(self._read, self.commit)
+        self._claims = leases.Claims()
+
+    async def commit(self, commit: Commit) -> Committed:
+        return await self._transaction.commit(commit, self.clock.now())
+
+    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
+        found = await super().find_signal(tenant_id, source_channel, source_id)
+        if found is None:
+            await self._transaction.check_sees_all()
+        return found
+
+    async def close(self) -> None:
+        """The connection is its opener's."""
+
+    async def _ask(self, query: Callable[..., Awaitable[_T]], arguments: Sequence[Any], *, twice: bool) -> _T:
+        return await self._transaction.ask(query, arguments)

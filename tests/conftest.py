@@ -1,0 +1,25 @@
+"""Fixtures that tests of every kind share."""
+
+from tests.servers.fixtures import (
+    empty_postgres_url,
+    postgres,
+    postgres_engine,
+    postgres_engine_url,
+    postgres_older,
+    postgres_older_template,
+    postgres_older_url,
+    postgres_template,
+    postgres_url,
+)
+
+__all__ = [
+    "empty_postgres_url",
+    "postgres",
+    "postgres_engine",
+    "postgres_engine_url",
+    "postgres_older",
+    "postgres_older_template",
+    "postgres_older_url",
+    "postgres_template",
+    "postgres_url",
+]

@@ -1,0 +1,115 @@
+"""What a database has to be like before it is trusted with anything."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+from runstone.errors import StoreClosed, StoreUnusable
+from runstone.ports.store import Committed
+from runstone.stores.postgres import PostgresStore
+from runstone.stores.postgres.clock import DatabaseClock
+from runstone.stores.postgres.migrations import migrate
+from tests.integration.stores.postgres.filled import Connection
+from tests.integration.stores.sqlite.scene import received
+from tests.servers.postgres import Cluster, Server, binaries
+
+
+async def test_an_empty_database_says_what_to_do(empty_postgres_url: str) -> None:
+    with pytest.raises(StoreUnusable, match="runstone db migrate"):
+        await PostgresStore.open(empty_postgres_url)
+
+
+async def test_a_server_that_is_not_there_is_told_without_a_password() -> None:
+    with pytest.raises(StoreUnusable, match="Check that the server runs") as refusal:
+        await PostgresStore.open("postgresql://ada:secret@127.0.0.1:1/db", patience=timedelta(0))
+    assert "secret" not in str(refusal.value)
+
+
+async def test_commits_that_are_not_waited_for_are_refused(postgres_url: str, connection: Connection) -> None:
+    name = await connection.fetchval("SELECT current_database()")
+    await connection.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    with pytest.raises(StoreUnusable, match="synchronous_commit = off"):
+        await PostgresStore.open(postgres_url)
+    with pytest.raises(StoreUnusable, match="synchronous_commit = off"):
+        await PostgresStore.open(postgres_url, unsafe={"fsync"})
+    async with await PostgresStore.open(postgres_url, unsafe={"synchronous_commit"}) as store:
+        assert await store.commit(received(1)) == Committed()
+
+
+async def test_only_known_settings_can_be_called_unsafe(postgres_url: str) -> None:
+    with pytest.raises(ValueError, match="fsyncs"):
+        await PostgresStore.open(postgres_url, unsafe={"fsyncs"})
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+async def test_a_server_that_may_lose_pages_is_refused(setting: str) -> None:
+    found = binaries()
+    if found is None:
+        pytest.skip("no PostgreSQL here that could be set up so")
+    cluster = Cluster(found, {setting: "off"})
+    try:
+        cluster.start()
+        connection = await asyncpg.connect(cluster.url())
+        await migrate(connection)
+        await connection.close()
+        with pytest.raises(StoreUnusable, match=f"{setting} = off"):
+            await PostgresStore.open(cluster.url())
+        async with await PostgresStore.open(cluster.url(), unsafe={setting}) as store:
+            assert await store.commit(received(1)) == Committed()
+    finally:
+        cluster.remove()
+
+
+async def test_another_encoding_is_refused(postgres: Server) -> None:
+    name = f"runstone_ascii_{os.getpid()}"
+    postgres.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    try:
+        with pytest.raises(StoreUnusable, match="UTF8"):
+            await PostgresStore.open(postgres.url(name))
+    finally:
+        postgres.drop(name)
+
+
+async def test_the_clock_follows_the_server(store: PostgresStore) -> None:
+    assert isinstance(store.clock, DatabaseClock)
+    store.clock.offset = timedelta(days=400)
+    await store.heartbeat("w", lease=timedelta(seconds=30))
+    assert abs(store.clock.offset) < timedelta(minutes=1)
+
+
+async def test_a_closed_store_says_so(postgres_url: str) -> None:
+    store = await PostgresStore.open(postgres_url)
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreClosed):
+        await store.count_events()
+    with pytest.raises(StoreClosed):
+        await store.commit(received(1))
+
+
+def _in_child(store: PostgresStore) -> int:
+    async def closed() -> int:
+        outcomes = await asyncio.gather(
+            store.commit(received(2)), store.count_events(), return_exceptions=True
+        )
+        return 0 if all(isinstance(outcome, StoreClosed) for outcome in outcomes) else 1
+
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(asyncio.run(closed()))
+        except BaseException:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_a_forked_child_has_no_store(store: PostgresStore) -> None:
+    """It would share the parent's connections."""
+    await store.commit(received(1))
+    assert _in_child(store) == 0
+    assert await store.commit(received(2)) == Committed()
