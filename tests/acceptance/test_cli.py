@@ -175,7 +175,14 @@ def test_a_clean_store_is_verified(folder: Path, runs: dict[str, Run]) -> None:
     assert one.startswith("Verified 1 correlation, 4 streams, ")
     assert succeed(folder, "verify", runs["FAILED"].id) == one
     told = json.loads(succeed(folder, "verify", "--all", "--json", "--tenant", scene.OTHER_TENANT))
-    assert told == {"correlations": 1, "streams": 2, "events": 24, "ok": True, "findings": []}
+    assert told == {
+        "correlations": 1,
+        "streams": 2,
+        "events": 24,
+        "archived": 0,
+        "ok": True,
+        "findings": [],
+    }
 
 
 def test_damage_is_shown_with_both_values_and_repaired(folder: Path, runs: dict[str, Run]) -> None:

@@ -1,0 +1,1 @@
+"""Telling others what happens: adapters of the telemetry port."""
