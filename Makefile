@@ -5,11 +5,11 @@ WORKERS ?= 2
 BIN     := .venv/bin
 READY   := .venv/.ready
 LOCK    := requirements/dev.lock
-PEER_LOCK := benchmarks/peers/dbos.lock
+PEER_LOCKS := $(patsubst %.in,%.lock,$(wildcard benchmarks/peers/*.in))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test simulate format lint types imports check generate bench lock clean
+.PHONY: help setup demo docs test simulate kill format lint types imports check generate bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -17,9 +17,10 @@ help:  ## list the targets
 
 setup: $(READY)  ## build .venv from the hashed lock file; does nothing when it is up to date
 
-demo: $(READY)  ## watch a run survive kill -9, and the log at work
+demo: $(READY)  ## watch a run survive kill -9, the log at work, and mail that arrives
 	@$(BIN)/python -m examples.survives_kill
 	@$(BIN)/python -m examples.log_at_work
+	@$(BIN)/python -m examples.sends_mail
 
 test: $(READY)  ## run every test; src/runstone/core must be covered to the last branch
 	$(BIN)/pytest --cov --cov-report= -n $(WORKERS)
@@ -28,6 +29,12 @@ test: $(READY)  ## run every test; src/runstone/core must be covered to the last
 
 simulate: $(READY)  ## play more seeds of the simulation: SEEDS=5000 of them, or one in detail: SEED=17
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
+
+docs: $(READY)  ## document this repository: a branch and a pull request in build/docs/docs.git
+	$(BIN)/runstone pipeline run examples/docs_pipeline/pipeline.py --root build/docs
+
+kill: $(READY)  ## kill workers with kill -9 while runs go through, SEEDS=10 times
+	KILL_SEEDS=$(or $(SEEDS),10) $(BIN)/pytest -q -n 0 tests/acceptance/test_kill.py -k survives
 
 format: $(READY)  ## rewrite the code in the house format, with the safe fixes of the linter
 	$(BIN)/ruff check --fix-only .
@@ -57,8 +64,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --no-config --upgrade --universal --pyt
 # Releases younger than two weeks are left alone: a bad one is usually withdrawn by then.
 lock: $(READY)  ## pin the newest allowed versions of every development dependency again
 	$(COMPILE) --extra testing --extra postgres --extra effects --extra pipeline --output-file $(LOCK) pyproject.toml requirements/dev.in > /dev/null
-	$(COMPILE) --output-file $(PEER_LOCK) $(PEER_LOCK:.lock=.in) > /dev/null
-	@! grep -n '://' $(LOCK) $(PEER_LOCK) || { echo "a lock file must name no host" >&2; exit 1; }
+	for peer in $(PEER_LOCKS:.lock=); do $(COMPILE) --output-file $$peer.lock $$peer.in > /dev/null || exit 1; done
+	@! grep -n '://' $(LOCK) $(PEER_LOCKS) || { echo "a lock file must name no host" >&2; exit 1; }
 
 clean:  ## remove .venv and everything that tools left behind
 	rm -rf .venv .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
@@ -80,4 +87,6 @@ $(READY): $(LOCK) pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@command -v strace > /dev/null || { $(CAN_APT) && $(APT_INSTALL) strace; } > /dev/null 2>&1 || \
 		echo "No strace, and it cannot be installed here: the disk-fault tests will be skipped."
+	@command -v pgbouncer > /dev/null || { $(CAN_APT) && $(APT_INSTALL) pgbouncer; } > /dev/null 2>&1 || \
+		echo "No pgbouncer, and it cannot be installed here: the tests of connection pools will be skipped."
 	@touch $@

@@ -7,6 +7,7 @@ tells nobody, yet it writes what the store writes, into the same schema with the
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -22,19 +23,15 @@ from runstone.core.events import Event
 from runstone.core.run import QueueEntry
 from runstone.ports.clock import SystemClock
 from runstone.stores.sql import statements
+from runstone.stores.sqlite.commits import dequeued, leases
 from runstone.stores.sqlite.files import open_writer
 from runstone.stores.sqlite.rows import ENTITIES, EVENTS, STREAMS, chunks, to_micros
 
 Transaction: TypeAlias = list[tuple[str, list[list[Any]]]]
 """Statements, and the rows that each is executed with."""
 
-_DEQUEUE: Final = statements("sqlite")["dequeue"].replace(":run_id", "?")
-_LEASE: Final = (
-    statements("sqlite")["set_lease"]
-    .replace(":owner", "?1")
-    .replace(":attempts", "?2")
-    .replace(":run_id", "?3")
-)
+_DEQUEUE: Final = statements("sqlite")["dequeue"].replace(":run_ids", "?")
+_LEASE: Final = statements("sqlite")["set_leases"].replace(":leases", "?")
 _PERSISTED: Final = EVENTS.columns.index("persisted_at")
 _EXCEPT: Final = frozenset({"persisted_at"})
 """Columns that two writers of the same rows need not agree on."""
@@ -53,25 +50,17 @@ def transactions(commits: Sequence[Commit], count: int, now: int, rows_at_once: 
 def _transaction(commits: Sequence[Commit], now: int, rows_at_once: int) -> Transaction:
     writes = [write for commit in commits for write in commit.writes]
     queued = [write for write in writes if write.queue_changed]
-    work = _statements(STREAMS.upsert, [_head(write) for write in writes], rows_at_once)
+    work = _statements(STREAMS.write, [_head(write) for write in writes], rows_at_once)
     events = [_event(event, now) for commit in commits for event in commit.events]
     work += _statements(EVENTS.insert, events, rows_at_once)
     for struct, table in ENTITIES.items():
         found = [row for write in writes for row in write.rows if type(row) is struct]
         if struct is QueueEntry:
             found = [write.queue for write in queued if write.queue]
-        work += _statements(table.upsert, [table.pack(row) for row in found], rows_at_once)
-    work.append((_DEQUEUE, [[write.stream_id] for write in queued if write.queue is None]))
-    work.append((_LEASE, _leases(writes)))
+        work += _statements(table.write, [table.pack(row) for row in found], rows_at_once)
+    work.append((_DEQUEUE, [[json.dumps(gone)]] if (gone := dequeued(writes)) else []))
+    work.append((_LEASE, [[json.dumps(leased)]] if (leased := leases(writes)) else []))
     return work
-
-
-def _leases(writes: Sequence[StreamWrite]) -> list[list[Any]]:
-    return [
-        [write.lease.owner, write.lease.attempts, write.stream_id]
-        for write in writes
-        if write.lease is not None and not (write.queue_changed and write.queue is None)
-    ]
 
 
 def _statements(make: Callable[[int], str], rows: list[list[Any]], rows_at_once: int) -> Transaction:

@@ -52,6 +52,11 @@ class Companion:
             self._process.stdout.close()
             self._errors.close()
 
+    def kill(self) -> None:
+        """kill -9: it has no time for last words."""
+        self._process.kill()
+        self._process.wait()
+
     def ask(self, **question: Any) -> dict[str, Any]:
         """Its answer; `CompanionFailed` with its last words if there is none."""
         assert self._process.stdin is not None

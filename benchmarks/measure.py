@@ -16,6 +16,10 @@ SCRATCH: Final = Path(__file__).parents[1] / "build"
 """Not the system's folder for temporary files: that may be memory, where a sync costs nothing."""
 
 
+MEANINGFUL: Final = 0.05
+"""The scale below which nothing is measured, whatever figures come out."""
+
+
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """A folder on the disk that the project is on, gone afterwards."""
@@ -45,6 +49,11 @@ class Spread(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         return cls(median(values), min(values), max(values))
+
+
+def rounds_of(count: int, scale: float) -> range:
+    """So many rounds; one where sizes are so small that it only shows that it runs."""
+    return range(count if scale >= MEANINGFUL else 1)
 
 
 def scaled(size: int, scale: float, least: int = 1) -> int:

@@ -3,6 +3,8 @@
 Ratios have the same keys in every benchmark that measures the same thing:
 
     limit@64    share of the bare limit, at 64 runs at once
+    limit       the same, where there is one writer only
+    replay      events replayed from a log per second over the 100,000 to reach
     dbos        times DBOS, each with as many runs at once as suits it best
     dbos@64     times DBOS, both at 64 runs at once
     best@64     times the best peer with as many runs at once as suits it best, at 64 runs at once

@@ -1,10 +1,12 @@
-"""Runs of five steps with DBOS on SQLite. Executed by the interpreter of DBOS's own environment.
+"""Runs of five steps with DBOS on SQLite or PostgreSQL. Executed by the interpreter of its own environment.
 
-For each line of JSON with `path`, `style`, `at_once` and `runs` it writes one: how many seconds
-the runs took, what the file holds then, and how durable its connections were.
+For each line of JSON with `url`, `style`, `at_once` and `runs` it writes one: how many seconds
+the runs took, what the database holds then, and how durable its connections were: the weakest of each
+setting, should they differ.
 
 DBOS leaves SQLite's settings alone: a rollback journal with `synchronous=FULL`. Here its file is
-in WAL mode, where it is faster, and every connection is told `synchronous=FULL`.
+in WAL mode, where it is faster, and every connection is told `synchronous=FULL`. On PostgreSQL it has as
+many connections as runs are under way, at least its default of 20 and at most `CONNECTIONS`.
 """
 
 from __future__ import annotations
@@ -12,19 +14,29 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sqlite3
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
 from dbos import DBOS  # type: ignore[import-not-found]
-from sqlalchemy import Engine, event  # type: ignore[import-not-found]
+from sqlalchemy import (  # type: ignore[import-not-found]
+    Engine,
+    NullPool,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 
 STEPS = 5
+DEFAULT_CONNECTIONS, CONNECTIONS = 20, 64
+SETTINGS = {
+    "sqlite": ("journal_mode", "synchronous"),
+    "postgresql": ("fsync", "synchronous_commit", "full_page_writes"),
+}
 _settings: dict[str, Any] = {}
 
 
@@ -56,10 +68,20 @@ five_steps = DBOS.workflow(name="five_steps")(_five_steps)
 five_steps_async = DBOS.workflow(name="five_steps_async")(_five_steps_async)
 
 
-def _make_durable(connection: Any, record: Any) -> None:
-    connection.execute("PRAGMA synchronous = FULL")
-    for name in ("journal_mode", "synchronous"):
-        (_settings[name],) = connection.execute(f"PRAGMA {name}").fetchone()
+def _look(connection: Any, record: Any) -> None:
+    """Asks every connection that is opened how durable it is."""
+    kind = "sqlite" if type(connection).__module__.startswith("sqlite3") else "postgresql"
+    cursor = connection.cursor()
+    if kind == "sqlite":
+        cursor.execute("PRAGMA synchronous = FULL")
+    for name in SETTINGS[kind]:
+        cursor.execute(f"PRAGMA {name}" if kind == "sqlite" else f"SHOW {name}")
+        (found,) = cursor.fetchone()
+        if _settings.setdefault(name, found) != found:
+            _settings[name] = f"{_settings[name]} or {found}"
+    cursor.close()
+    if kind == "postgresql":
+        connection.rollback()
 
 
 def in_threads(at_once: int, runs: int) -> float:
@@ -93,33 +115,46 @@ async def _client(questions: Iterator[int]) -> None:
 STYLES = {"threads": in_threads, "tasks": in_tasks}
 
 
-def take_round(path: str, style: str, at_once: int, runs: int) -> dict[str, Any]:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-    DBOS(config={"name": "peer", "system_database_url": f"sqlite:///{path}", "log_level": "ERROR"})
+def take_round(url: str, style: str, at_once: int, runs: int) -> dict[str, Any]:
+    _settings.clear()
+    config: dict[str, Any] = {"name": "peer", "system_database_url": url, "log_level": "ERROR"}
+    if make_url(url).get_backend_name() == "sqlite":
+        _ask(url, "PRAGMA journal_mode = WAL")
+    else:
+        config["sys_db_pool_size"] = max(DEFAULT_CONNECTIONS, min(at_once, CONNECTIONS))
+    DBOS(config=config)
     DBOS.launch()
     try:
         seconds = STYLES[style](at_once, runs)
     finally:
         DBOS.destroy()
-    return {"seconds": seconds, "version": version("dbos"), **_settings, **_held(path)}
+    return {"seconds": seconds, "version": version("dbos"), **_settings, **_held(url)}
 
 
-def _held(path: str) -> dict[str, int]:
+def _held(url: str) -> dict[str, int]:
     """What became durable, the run that warmed it up left out."""
-    with closing(sqlite3.connect(path)) as connection:
-        found = connection.execute(
-            "SELECT (SELECT count(*) FROM workflow_status WHERE status = 'SUCCESS'), "
-            "(SELECT count(*) FROM operation_outputs)"
-        )
-        ended, steps = found.fetchone()
+    schema = "" if url.startswith("sqlite") else "dbos."
+    ended, steps = _ask(
+        url,
+        f"SELECT (SELECT count(*) FROM {schema}workflow_status WHERE status = 'SUCCESS'), "
+        f"(SELECT count(*) FROM {schema}operation_outputs)",
+    )
     return {"ended": ended - 1, "steps": steps - STEPS}
+
+
+def _ask(url: str, query: str) -> Any:
+    """The first row of an answer, over a connection that DBOS has no part in."""
+    parts = make_url(url)
+    driver = "postgresql+psycopg" if parts.get_backend_name() == "postgresql" else parts.drivername
+    engine = create_engine(parts.set(drivername=driver), poolclass=NullPool)
+    with engine.connect() as connection:
+        return connection.execute(text(query)).fetchone()
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever else is printed is no answer
-    event.listen(Engine, "connect", _make_durable)
+    event.listen(Engine, "connect", _look)
     for line in sys.stdin:
         answers.write(json.dumps(take_round(**json.loads(line))) + "\n")
         answers.flush()

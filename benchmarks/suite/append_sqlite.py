@@ -28,7 +28,7 @@ from benchmarks.report import Report, at_least
 from benchmarks.workloads import five_step_run
 from runstone.core.commit import Commit
 from runstone.stores.sqlite import SqliteStore
-from runstone.stores.sqlite.commits import ROWS_AT_ONCE
+from runstone.stores.sqlite.rows import SIZES
 
 RUNS: Final = {1: 60, 16: 320, 64: 640, 256: 1024}
 """How many runs are written in one round, by how many are under way at once."""
@@ -95,7 +95,7 @@ def take_round(folder: Path, histories: Sequence[Sequence[Commit]], at_once: int
             transactions=transactions,
             store_seconds=store_seconds,
             bare_seconds=sum(bare_sqlite.write_again(path, commits, transactions)),
-            multirow_seconds=sum(bare_sqlite.write_again(path, commits, transactions, ROWS_AT_ONCE)),
+            multirow_seconds=sum(bare_sqlite.write_again(path, commits, transactions, SIZES[-1])),
         )
     finally:
         for left in folder.glob("*.db*"):

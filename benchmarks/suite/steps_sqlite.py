@@ -82,7 +82,7 @@ class Peer:
         """Steps per second; `Unlike` if they were not as durable as ours, or not all there."""
         if self._companion is None:
             return None
-        found = self._companion.ask(path=str(path), style=style, at_once=at_once, runs=runs)
+        found = self._companion.ask(url=f"sqlite:///{path}", style=style, at_once=at_once, runs=runs)
         expected: dict[str, Any] = {**DURABLE, "ended": runs, "steps": STEPS * runs}
         if any(found[name] != value for name, value in expected.items()):
             raise Unlike(f"{found} where {expected} was expected")

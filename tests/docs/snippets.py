@@ -78,6 +78,9 @@ def run_page(page: Path, directory: Path) -> int:
         # Registered, so that annotations in the page's classes can be resolved by name.
         main = types.ModuleType("__main__")
         patch.setitem(sys.modules, "__main__", main)
+        # A page may put its own directory on the path: the one before must not be looked at in its place.
+        patch.setattr(sys, "path", list(sys.path))
+        sys.path_importer_cache.pop(".", None)
         for block in blocks(page.read_text("utf-8")):
             assert block.language not in ALIASES, (
                 f"{page}:{block.line}: call it `{ALIASES[block.language]}`, so that it is tested"
@@ -164,7 +167,8 @@ def reader_environment(home: Path) -> dict[str, str]:
     """A plain terminal, with the programs of the running interpreter first."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     plain = {"LANG": "C.UTF-8", "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "100", "PYTHONWARNINGS": "error"}
-    return plain | {"PATH": path, "HOME": str(home)}
+    given = {name: os.environ[name] for name in ("DATABASE_URL",) if name in os.environ}
+    return plain | {"PATH": path, "HOME": str(home)} | given
 
 
 def matches(expected: str, printed: str) -> bool:

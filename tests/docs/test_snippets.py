@@ -1,17 +1,39 @@
 """The README and the documentation say only what works: their code is executed, block by block."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.docs.snippets import blocks, matches, run_page
+from tests.servers.postgres import Server, binaries
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MOST_NOT_RUN = 5
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+NEEDS_DATABASE = "<!-- needs an empty database in DATABASE_URL, and psql -->"
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A page, and the servers that it says it needs."""
+    page: Path = request.param
+    monkeypatch.delenv("DATABASE_URL", raising=False)
+    if NEEDS_DATABASE not in page.read_text("utf-8"):
+        yield page
+        return
+    server: Server = request.getfixturevalue("postgres")
+    monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("empty_postgres_url"))
+    if found := binaries():
+        monkeypatch.setenv("PATH", f"{found}{os.pathsep}{os.environ['PATH']}")
+    yield page
+    server.execute("DROP ROLE IF EXISTS desk_deploy, desk_worker, desk_web")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)), indirect=True)
 def test_the_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     runnable = [b for b in blocks(page.read_text("utf-8")) if b.run and b.language in ("python", "console")]
     assert run_page(page, tmp_path) == len(runnable)

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -15,25 +16,35 @@ from benchmarks import __main__ as command_line
 from benchmarks import bare_sqlite, measure
 from benchmarks.apps import nap
 from benchmarks.companion import Companion, CompanionFailed
+from benchmarks.outbox_sqlite import SqliteGround
 from benchmarks.peers import environment
 from benchmarks.peers.environment import PeerMissing
 from benchmarks.plots import Plot
 from benchmarks.registry import Benchmark, Progress, benchmarks
 from benchmarks.report import Report, at_least
-from benchmarks.suite import append_sqlite, latency, sleepers, steps_sqlite
+from benchmarks.suite import append_sqlite, latency, outbox, sleepers, steps_postgres, steps_sqlite
 from benchmarks.suite.fold import stored_history
 from benchmarks.workloads import five_step_run, mixed_run
 from runstone import seconds
 from runstone.core.commit import Commit
 from runstone.stores.sqlite import SqliteStore
 from runstone.stores.sqlite.files import open_writer
+from tests.servers.http_receiver import Request
 
 TINY = "0.003"
 KEYS = {
+    "append-grown": ({"grown"}, {"grown"}),
+    "append-postgres": ({f"limit@{n}" for n in (1, 16, 64, 256)}, {"limit@64", "limit@256"}),
     "append-sqlite": ({f"limit@{n}" for n in (1, 16, 64, 256)}, {"limit@64", "limit@256"}),
+    "commit-latency": ({"bare", "step", "insert"}, {"bare", "step"}),
+    "feed": ({"feed", "limit"}, {"feed"}),
     "fold": ({"fold", "linear"}, {"fold", "linear"}),
+    "folder": ({"limit", "replay"}, {"limit", "replay"}),
     "latency": ({"bare"}, {"bare"}),
+    "outbox": ({"limit", "limit@sqlite", "http"}, {"limit", "http"}),
+    "recovery": ({"recovery"}, set()),
     "sleepers": ({"memory"}, {"memory"}),
+    "steps-postgres": ({f"limit@{n}" for n in (1, 16, 64, 256)}, {"limit@64", "limit@256"}),
     "steps-sqlite": ({f"limit@{n}" for n in (1, 16, 64, 256)}, {"limit@64", "limit@256"}),
 }
 """The ratios that others look for, and those with a target, by benchmark."""
@@ -44,6 +55,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SCRATCH", tmp_path / "scratch")
     monkeypatch.setattr(command_line, "PLOTS", tmp_path / "plots")
     monkeypatch.setattr(steps_sqlite, "python_of", no_peer)
+    monkeypatch.setattr(steps_postgres, "python_of", no_peer)
 
 
 def no_peer(name: str) -> Path:
@@ -209,6 +221,38 @@ def test_as_many_steps_are_timed_as_bare_commits_of_steps(tmp_path: Path) -> Non
     assert len(taken.steps) == len(taken.commits) == 15
 
 
+# The outbox beside a bare writer, and beside its HTTP client
+
+
+def test_what_the_dispatcher_finished_is_finished_again_equally(tmp_path: Path) -> None:
+    taken = outbox.take_round(SqliteGround(tmp_path), 3)
+    assert taken.outbox > 0
+    assert taken.bare > 0
+    assert not list(tmp_path.glob("*.db*"))
+
+
+def test_an_effect_that_the_bare_side_leaves_out_is_found(tmp_path: Path) -> None:
+    class Forgetful(SqliteGround):
+        def finish_again(self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str) -> float:
+            return super().finish_again(commits[:-1], claims, effect_type)
+
+    with pytest.raises(bare_sqlite.Unequal):
+        outbox.take_round(Forgetful(tmp_path), 2)
+
+
+def test_both_sides_send_the_same_requests(tmp_path: Path) -> None:
+    received = tmp_path / "requests.ndjson"
+    with outbox.receiver(received) as url:
+        outbox.take_http_round(SqliteGround(tmp_path), url, 2)
+    requests = [msgspec.json.decode(line, type=Request) for line in received.read_bytes().splitlines()]
+    by_outbox, alone = requests[:10], requests[10:]
+    assert len(alone) == len({request.headers["idempotency-key"] for request in by_outbox}) == 10
+    for first, second in zip(by_outbox, alone, strict=True):
+        assert (first.method, first.path) == (second.method, second.path)
+        assert set(first.headers) == set(second.headers) - {"connection"}
+        assert first.json().keys() == second.json().keys()
+
+
 # Peers
 
 FAKE = """
@@ -277,9 +321,10 @@ def test_half_an_environment_is_never_found(tmp_path: Path, monkeypatch: pytest.
     assert not list((tmp_path / "environments").iterdir())
 
 
-def test_the_lock_file_of_a_peer_names_hashes_and_no_host() -> None:
-    lock = (environment.LOCKS / "dbos.lock").read_text("utf-8")
-    assert "dbos==" in lock
+@pytest.mark.parametrize("peer", ["dbos", "langgraph"])
+def test_the_lock_file_of_a_peer_names_hashes_and_no_host(peer: str) -> None:
+    lock = (environment.LOCKS / f"{peer}.lock").read_text("utf-8")
+    assert f"{peer}==" in lock
     assert "--hash=sha256:" in lock
     assert "://" not in lock
 

@@ -1,4 +1,7 @@
-"""Carries a correlation from one store to another as a bundle that proves itself (§STO-43 to §STO-46)."""
+"""Carries a correlation from one store to another as a bundle that proves itself (§STO-43 to §STO-46).
+
+What a store has archived comes back the same way, and lifts its tombstones as it does (§STO-53).
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,8 @@ async def export_bundle(store: Store, tenant_id: str, correlation_id: str) -> by
     """The bundle of a whole correlation; refused unless it can be read back."""
     streams = await store.correlation(tenant_id, correlation_id)
     if not streams:
+        for stone in await store.tombstones(tenant_id, correlation_id):
+            raise stone.error
         raise NotFound(f"There is no correlation {correlation_id}")
     content = pack(streams)
     try:
@@ -91,6 +96,7 @@ async def import_bundle(store: Store, content: Bundle, *, unfinished: bool = Fal
     except (StaleSequence, StaleFence) as error:
         raise _conflict(error.stream_id, "somebody wrote to it just now") from error
     except DuplicateKey as error:
+        await _refuse_other_than_archived(store, content)
         raise CommitRefused(
             f"Nothing was imported, for something else in this store has what has to be unique: {error.what}"
         ) from error
@@ -111,6 +117,14 @@ async def _is_there(store: Store, content: Bundle) -> bool:
     if missing and len(missing) < len(there):
         raise _conflict(missing[0], "the store lacks it, and has other streams of the bundle")
     return not missing
+
+
+async def _refuse_other_than_archived(store: Store, content: Bundle) -> None:
+    """What was archived comes back as it was, and in no other form (§STO-53)."""
+    for stream in content.streams:
+        stone = await store.find_tombstone(content.tenant_id, stream_id=stream.head.stream_id)
+        if stone is not None:
+            raise _conflict(stone.stream_id, f"it was archived; what was archived is in {stone.where}")
 
 
 def _compare(stream: Stream, found: Stream) -> None:

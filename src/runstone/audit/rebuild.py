@@ -55,7 +55,8 @@ async def _rebuild_stream(store: Store, tenant_id: str, stream_id: str) -> Rebui
     for _ in range(_ATTEMPTS):
         try:
             stream = await store.load(tenant_id, stream_id)
-            assert stream is not None, "streams are not removed while they are rebuilt"
+            if stream is None:  # it was archived a moment ago
+                return Rebuilt(stream_id=stream_id)
             return await _replace_rows(store, stream)
         except StaleSequence:
             continue

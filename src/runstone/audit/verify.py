@@ -6,15 +6,26 @@ be so damaged that it cannot be read. What cannot be read is a finding like any 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, get_args
 
 import msgspec
 
+from runstone.audit.archive import Archive
 from runstone.core.events import StreamKind
 from runstone.core.stream import Stream
+from runstone.core.tombstone import Tombstone
 from runstone.core.verify import Finding, verify_causes, verify_stream
-from runstone.errors import NotFound, RunstoneError, StoreBusy, StoreClosed, StoreFull, StoreReadOnly
+from runstone.errors import (
+    NotFound,
+    RunArchived,
+    RunstoneError,
+    StoreBusy,
+    StoreClosed,
+    StoreFull,
+    StoreReadOnly,
+)
 from runstone.ports.store import Store
 
 _NO_DAMAGE: Final = (NotFound, StoreBusy, StoreClosed, StoreFull, StoreReadOnly)
@@ -33,26 +44,40 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str = ""
     streams: int = 0
     events: int = 0
+    archived: int = 0
+    """Streams that a tombstone stands for."""
     findings: tuple[Finding, ...] = ()
 
 
-async def verify_run(store: Store, tenant_id: str, run_id: str) -> Verified:
-    """Proves a run, and everything of its correlation with it."""
+async def verify_run(store: Store, tenant_id: str, run_id: str, archive: Archive | None = None) -> Verified:
+    """Proves a run, and everything of its correlation with it; of one that was archived, its bundle."""
     try:
         correlation_id = await correlation_of(store, tenant_id, run_id)
+    except RunArchived:
+        return await _verify_archived(store, tenant_id, run_id, archive)
     except RunstoneError as error:
         findings = await _unreadable(store, tenant_id, run_id, _damage(error))
         return Verified(tenant_id=tenant_id, streams=1, findings=tuple(findings))
     return await _verify_correlation(store, tenant_id, correlation_id, run_id)
 
 
-async def verify_all(store: Store, tenant_id: str | None = None) -> AsyncIterator[Verified]:
-    """Proves every correlation, of one tenant or of all, and at last the store itself."""
+async def verify_all(
+    store: Store, tenant_id: str | None = None, archive: Archive | None = None
+) -> AsyncIterator[Verified]:
+    """Proves every correlation, of one tenant or of all, and at last the store itself.
+
+    Tombstones stand for what was archived. With its archive, they are held against their bundles.
+    """
     try:
         async for owner_id, correlation_id in store.correlations(tenant_id):
             yield await _verify_correlation(store, owner_id, correlation_id)
     except RunstoneError as error:
         yield Verified(findings=(_of_store("a list of all correlations", _damage(error)),))
+    try:
+        async for stone in store.graveyard(tenant_id):
+            yield await _verify_tombstone(stone, archive)
+    except RunstoneError as error:
+        yield Verified(findings=(_of_store("a list of all tombstones", _damage(error)),))
     yield await _verify_store(store)
 
 
@@ -62,9 +87,35 @@ async def correlation_of(store: Store, tenant_id: str, run_id: str) -> str:
     if events:
         return events[0].correlation_id
     run = await store.get_run(tenant_id, run_id)
-    if run is None:
-        raise NotFound(f"There is no run {run_id}")
-    return run.correlation_id
+    if run is not None:
+        return run.correlation_id
+    stone = await store.find_tombstone(tenant_id, stream_id=run_id)
+    raise NotFound(f"There is no run {run_id}") if stone is None else stone.error
+
+
+async def _verify_archived(store: Store, tenant_id: str, stream_id: str, archive: Archive | None) -> Verified:
+    stone = await store.find_tombstone(tenant_id, stream_id=stream_id)
+    correlation_id = stone.correlation_id if stone else ""
+    stones = await store.tombstones(tenant_id, correlation_id) if stone else ()
+    parts = [await _verify_tombstone(one, archive) for one in stones]
+    return Verified(
+        tenant_id=tenant_id,
+        correlation_id=correlation_id,
+        archived=len(parts),
+        findings=tuple(finding for part in parts for finding in part.findings),
+    )
+
+
+async def _verify_tombstone(stone: Tombstone, archive: Archive | None) -> Verified:
+    stream_id, findings = stone.stream_id, []
+    if stone.sealed != stone:
+        expected, found = stone.sealed.digest, stone.digest
+        findings.append(_finding(stream_id, "tombstone", "its digest", expected, found))
+    problem = None if archive is None else await asyncio.to_thread(archive.prove, stone)
+    if problem is not None:
+        expected = f"a bundle that ends at run_seq {stone.last_seq} with {stone.head}"
+        findings.append(_finding(stream_id, "archive", "the bundle", expected, problem))
+    return Verified(tenant_id=stone.tenant_id, archived=1, findings=tuple(findings))
 
 
 async def _verify_correlation(
@@ -98,6 +149,8 @@ async def _verify_stream(store: Store, tenant_id: str, stream_id: str) -> tuple[
     except RunstoneError as error:
         return None, await _unreadable(store, tenant_id, stream_id, _damage(error))
     if examined is None:
+        if await store.find_tombstone(tenant_id, stream_id=stream_id) is not None:
+            return None, []  # it was archived a moment ago
         return None, [_finding(stream_id, "head", "the head", "one", "none")]
     stream, rows = examined
     if stream.head.kind not in _KINDS:

@@ -12,7 +12,7 @@ from runstone.stores.sqlite.files import open_writer
 OPERATIONAL: Final = {
     "streams": {"fence"},
     "orchestration_events": {"sequence_number", "persisted_at"},
-    "outbox_events": {"owner", "fence"},
+    "outbox_events": {"owner", "fence", "held_until"},
     "run_queue": {"owner", "attempts"},
 }
 """What the log says nothing of: leases, and a store's own place and time for an event."""

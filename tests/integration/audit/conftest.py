@@ -15,7 +15,7 @@ from tests.integration.audit import scene
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A closed store, all of it in its one file. Nobody writes to it."""
     path = tmp_path_factory.mktemp("audit") / "pristine.db"
-    asyncio.run(scene.build(path))
+    asyncio.run(scene.build(path, archived=True))
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()

@@ -16,6 +16,7 @@ from runstone.core.commit import Context
 from runstone.core.decide import Case, decide
 from runstone.core.ids import DEFAULT_TENANT, NewId
 from runstone.core.payloads import ArtifactRef, EntityRef, ErrorInfo, OutputResult, WaitSpec
+from runstone.core.tombstone import bury
 from runstone.core.verify import Finding
 from runstone.errors import StoreUnusable
 from runstone.stores.sqlite import SqliteStore
@@ -34,11 +35,20 @@ _LARGE: Final = codec.canonical({"text": "x" * 5000})
 _NOTE: Final = Raw(b'{ "note" : 1e2 }')
 
 
-async def build(path: Path) -> None:
-    """Runs that ended, one that waits, a child that failed, one that a worker owns; another tenant's too."""
+async def build(path: Path, *, archived: bool = False) -> None:
+    """Runs that ended, one that waits, a child that failed, one that a worker owns; another tenant's too.
+
+    If asked for, also the tombstones of one that was archived.
+    """
     clock = VirtualClock()
     new_id = SeededIds(7, clock)
     async with await SqliteStore.open(path, clock=clock, inline=True) as store:
+        if archived:
+            case = await tell(store, clock, new_id, _ended(clock))
+            assert case.run.run is not None
+            streams = await store.correlation(TENANT, case.run.run.correlation_id)
+            where = {"archive": "/archive", "bundle": "b.ndjson", "bundle_sha256": "a" * 64}
+            assert await store.forget(bury(streams, **where, now=clock.now()))
         for tenant_id in (TENANT, OTHER_TENANT):
             for decision in five_step_history(tenant_id=tenant_id, clock=clock, new_id=new_id):
                 await store.commit(decision.commit)
@@ -152,6 +162,12 @@ def _waiting(clock: VirtualClock, new_id: NewId) -> Iterator[tuple[Command, ...]
         commands.StartStep(step_key="wait", step_type="WAIT", wait=WaitSpec(name="answer", deadline=later)),
         commands.SuspendRun(wake_at=later, waiting=("wait",)),
     )
+
+
+def _ended(clock: VirtualClock) -> Iterator[tuple[Command, ...]]:
+    yield _received(clock, "ended", commands.CreateRun(plan_id="handler", key="order-1"))
+    yield (commands.StartRun(),)
+    yield (commands.ReturnHandler(result=_NOTE),)
 
 
 def _failing(clock: VirtualClock, parent: Case) -> Iterator[tuple[Command, ...]]:

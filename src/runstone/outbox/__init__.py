@@ -1,0 +1,1 @@
+"""Effects on their way out: claimed from the outbox, executed outside, their outcomes recorded."""

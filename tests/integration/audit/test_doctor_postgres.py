@@ -1,0 +1,158 @@
+"""The doctor on a server: every check is shown a server with which just that is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from runstone.audit import doctor
+from runstone.ports.clock import SystemClock
+from runstone.ports.health import Problem
+from runstone.stores.postgres import PostgresStore, health
+from runstone.stores.postgres.connections import Connection
+from runstone.testing.clock import VirtualClock
+from runstone.testing.conformance.scene import Scene
+
+BRIEF = timedelta(milliseconds=1)
+
+
+@pytest_asyncio.fixture
+async def connection(postgres_url: str) -> AsyncIterator[Connection]:
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+@pytest_asyncio.fixture
+async def other(postgres_url: str) -> AsyncIterator[Connection]:
+    other = await asyncpg.connect(postgres_url)
+    yield other
+    await other.close()
+
+
+def only(problems: Iterable[Problem]) -> Problem:
+    (problem,) = problems
+    assert problem.what
+    assert problem.remedy
+    return problem
+
+
+async def test_nothing_is_wrong_with_a_fresh_database(postgres_engine_url: str) -> None:
+    async with await PostgresStore.open(postgres_engine_url) as store:
+        assert await doctor.examine(store, SystemClock()) == []
+
+
+async def test_old_work_is_found(postgres_engine_url: str) -> None:
+    clock = VirtualClock()
+
+    async def open_store(_: object) -> PostgresStore:
+        return await PostgresStore.open(postgres_engine_url, clock=clock)
+
+    scene = Scene(open_store, await open_store(clock), clock)
+    await scene.queued()
+    await scene.queued()
+    await scene.claim("w1", limit=1)
+    await scene.store.close()
+    async with await PostgresStore.open(postgres_engine_url) as store:
+        found = await doctor.examine(store, SystemClock())
+    assert {problem.check for problem in found} == {"workers", "queue"}
+
+
+async def test_a_clock_that_is_off(postgres_engine_url: str) -> None:
+    class Ahead:
+        def now(self) -> datetime:
+            return datetime.now(UTC) + timedelta(minutes=3)
+
+    async with await PostgresStore.open(postgres_engine_url) as store:
+        assert only(await doctor.examine(store, Ahead())).check == "clock"
+
+
+async def test_an_old_transaction(connection: Connection, other: Connection) -> None:
+    assert list(await health.old_transactions(connection, BRIEF)) == []
+    async with other.transaction():
+        pid = await other.fetchval("SELECT pg_backend_pid()")
+        await asyncio.sleep(0.05)
+        problem = only(await health.old_transactions(connection, BRIEF))
+        assert f"process {pid} " in problem.what
+        assert f"pg_terminate_backend({pid})" in problem.remedy
+        assert list(await health.old_transactions(connection)) == []
+
+
+async def test_a_prepared_transaction(connection: Connection, other: Connection) -> None:
+    if await connection.fetchval("SHOW max_prepared_transactions") == "0":
+        problem = health._old_transaction(None, 700, "prepared", "g-1")
+        assert "the prepared transaction 'g-1' has been open for 0:11:40" in problem.what
+        assert problem.remedy.endswith("ROLLBACK PREPARED 'g-1'")
+        return
+    await other.execute("BEGIN; INSERT INTO runstone.workers VALUES ('w', now()); PREPARE TRANSACTION 'g-1'")
+    try:
+        problem = only(await health.old_transactions(connection, timedelta(0)))
+        assert problem.remedy.endswith("ROLLBACK PREPARED 'g-1'")
+    finally:
+        await other.execute("ROLLBACK PREPARED 'g-1'")
+
+
+async def test_dead_rows(connection: Connection, other: Connection) -> None:
+    assert list(await health.dead_rows(connection, 10)) == []
+    await other.execute("ALTER TABLE runstone.workers SET (autovacuum_enabled = off)")
+    await other.execute(
+        "INSERT INTO runstone.workers SELECT n::text, now() FROM generate_series(1, 100) AS n"
+    )
+    await other.execute("DELETE FROM runstone.workers")
+    await other.close()  # which tells the statistics
+    for _ in range(200):
+        found = await health.dead_rows(connection, 10)
+        if found:
+            break
+        await asyncio.sleep(0.05)
+    problem = only(found)
+    assert "runstone.workers has 100 dead rows" in problem.what
+    assert "never vacuumed" in problem.what
+    assert list(await health.dead_rows(connection)) == []
+
+
+async def test_a_feed_that_waits(postgres_url: str, connection: Connection, other: Connection) -> None:
+    """§ORD-29"""
+    async with await PostgresStore.open(postgres_url) as store:
+        scene = Scene(lambda _: asyncio.sleep(0), store)
+        async with other.transaction():
+            await other.execute("INSERT INTO runstone.workers VALUES ('w', now())")
+            pid = await other.fetchval("SELECT pg_backend_pid()")
+            assert list(await health.stalled_feed(connection, 0)) == []
+            await scene.queued()
+            problem = only(await health.stalled_feed(connection, 0))
+            assert problem.what.startswith("FEED_STALLED")
+            assert f"process {pid}" in problem.what
+            assert f"pg_terminate_backend({pid})" in problem.remedy
+        assert list(await health.stalled_feed(connection, 0)) == []
+
+
+async def test_a_server_that_loses_what_it_acknowledged(connection: Connection) -> None:
+    assert list(await health.durability(connection)) == []
+    await connection.execute("SET synchronous_commit = off")
+    problem = only(await health.durability(connection))
+    assert "synchronous_commit is off" in problem.what
+
+
+async def test_too_many_connections(connection: Connection, other: Connection) -> None:
+    assert list(await health.crowding(connection)) == []
+    most = await other.fetchval("SELECT current_setting('max_connections')::int")
+    assert "connections are taken" in only(await health.crowding(connection, 2 / most)).what
+
+
+@pytest.mark.parametrize(
+    ("drop", "name"),
+    [
+        ("DROP INDEX runstone.run_queue_due", "run_queue_due"),
+        ("DROP TRIGGER streams_no_delete ON runstone.streams", "streams_no_delete"),
+    ],
+)
+async def test_what_is_missing(connection: Connection, other: Connection, drop: str, name: str) -> None:
+    assert list(await health.missing_objects(connection)) == []
+    await other.execute(drop)
+    assert name in only(await health.missing_objects(connection)).what
