@@ -23,12 +23,12 @@ from benchmarks.bare_sqlite import Unequal
 from benchmarks.measure import undisturbed
 from runstone.core.commit import Commit, StreamWrite
 from runstone.core.events import Event
-from runstone.core.rows import Row
+from runstone.core.rows import CHANGING, Row
 from runstone.core.run import QueueEntry, Run
 from runstone.core.signal import Signal
 from runstone.ports.clock import SystemClock
 from runstone.stores.postgres.connections import Opener
-from runstone.stores.postgres.rows import CHANGING, ENTITIES, EVENTS, SCHEMA
+from runstone.stores.postgres.rows import ENTITIES, EVENTS, SCHEMA
 from runstone.stores.postgres.writer import IN_FLIGHT
 
 EXCEPT: Final = frozenset({"persisted_at", "sequence_number", "transaction_id"})
@@ -96,7 +96,7 @@ def _parts() -> Iterator[tuple[str, Part]]:
             continue
         name = table.name.rpartition(".")[2]
         yield f"new {name}", Part(_insert(table.name, ", ".join(table.columns)), f"batch_{name}", table.pack)
-        if struct in CHANGING:
+        if CHANGING[struct]:
             columns = ("id", "tenant_id", *CHANGING[struct])
             narrow = struct in (Signal, Run)
             yield (

@@ -24,7 +24,10 @@ EVENTS: Final = 17
 """Events of one run and its signal."""
 
 APART: Final = timedelta(milliseconds=20)
-"""Between one run and the next; the last was a moment ago."""
+"""Between one run and the next."""
+
+AGO: Final = timedelta(minutes=10)
+"""How long ago the last was: no id may have the time of the run that is multiplied."""
 
 AT_ONCE: Final = 2_000
 """Runs in one transaction."""
@@ -53,7 +56,7 @@ async def grow(
     connections = [await asyncpg.connect(url) for _ in range(LANES)]
     try:
         inserts = [await _template(connections[0], table) for table in TABLES]
-        began = datetime.now(UTC) - APART * (runs + 1)
+        began = datetime.now(UTC) - AGO - APART * runs
         parts = iter([(first, min(first + at_once, runs)) for first in range(1, runs, at_once)])
 
         async def lane(connection: Any) -> None:
@@ -66,8 +69,6 @@ async def grow(
                 told(end * EVENTS)
 
         await asyncio.gather(*map(lane, connections))
-        await connections[0].execute("VACUUM ANALYZE", timeout=3600)
-        await connections[0].execute("CHECKPOINT", timeout=600)
     finally:
         for connection in connections:
             await connection.close()
@@ -101,6 +102,16 @@ def _again(name: str, kind: str) -> str:
     if kind == "timestamp with time zone":
         return f"CASE WHEN t.{name} IS NOT NULL THEN m.moment END"
     return f"t.{name}"
+
+
+async def settle(url: str) -> None:
+    """Does now what would disturb later: what was written is vacuumed, counted and brought to disk."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("VACUUM ANALYZE", timeout=3600)
+        await connection.execute("CHECKPOINT", timeout=600)
+    finally:
+        await connection.close()
 
 
 async def count(url: str, tables: Sequence[str] = TABLES) -> dict[str, int]:

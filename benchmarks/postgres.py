@@ -56,11 +56,6 @@ class Ground:
         self._names.append(f"bench_{name}_{os.getpid()}_{len(self._names)}")
         return self.server.create(self._names[-1], template=template)
 
-    def clear(self) -> None:
-        """Drops them all, where the server stays."""
-        for name in self._names:
-            self.server.drop(name)
-
     @property
     def note(self) -> str:
         settings = ", ".join(f"{name}={value}" for name, value in DURABLE.items())

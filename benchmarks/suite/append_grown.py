@@ -56,6 +56,7 @@ def measured(ground: Ground, quick: bool, progress: Progress, scale: float) -> R
     large = ground.database("grown")
     began = perf_counter()
     events = asyncio.run(grown.grow(large, wanted, told=_by_tenths(wanted, progress)))
+    asyncio.run(grown.settle(large))
     progress(f"a log of {events:,} events was made in {perf_counter() - began:.0f} s")
     runs = scaled(RUNS, scale * (QUICK_SCALE if quick else 1), 2)
     rounds = []

@@ -58,6 +58,7 @@ def measured(ground: Ground, quick: bool, progress: Progress, scale: float) -> R
     wanted = scaled(QUICK_EVENTS if quick else EVENTS, scale, 100)
     progress(f"writing {wanted:,} events")
     events = asyncio.run(grown.grow(url, wanted, at_once=RUNS_TOGETHER))
+    asyncio.run(grown.settle(url))
     progress("checking that each comes once")
     asyncio.run(check(url, events))
     rounds = []

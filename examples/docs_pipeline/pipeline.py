@@ -36,7 +36,7 @@ from examples.docs_pipeline.validate import Report, validate
 HERE: Final = Path(__file__).resolve().parents[2]
 
 PARAMS: Final = {
-    "repository": str(HERE),  # a path or an address
+    "repository": "",  # a path or an address; this repository if nothing is said
     "revision": "HEAD",
     "sources": "",  # the folder that imports begin in: `src` if there is one, or the top
     "folder": "docs/api",  # where pages go in the repository
@@ -76,14 +76,14 @@ def docs_pipeline(
 def _declare_reading(pipeline: rs.Pipeline) -> None:
     @pipeline.item("CREATED", outputs=["commit.json"])
     def clone(work: rs.Work) -> None:
-        place = cloned(work.params["repository"], work.scratch)
+        place = _cloned(work)
         _write(work, "commit.json", resolved(place, work.params["revision"]))
 
     @pipeline.item(
         "CLONED_INPUTS", inputs=["commit.json"], outputs=["settings.json", "sources/*", "tree.json"]
     )
     def ingest(work: rs.Work) -> None:
-        place = cloned(work.params["repository"], work.scratch)
+        place = _cloned(work)
         tree = Tree(place, _read(work, "commit.json", Commit).sha)
         folder = tree.folder(work.params["sources"])
         settings = Settings(sources=folder, folder=work.params["folder"].strip("/"))
@@ -176,7 +176,7 @@ def _declare_publishing(pipeline: rs.Pipeline) -> None:
     )
     def commit_pages(work: rs.Work) -> None:
         pages = {name.removeprefix("site/"): work.read(name) for name in work.names("site/*")}
-        place = cloned(work.params["repository"], work.scratch)
+        place = _cloned(work)
         on, settings = _read(work, "commit.json", Commit), _read(work, "settings.json", Settings)
         made = commit(place, on, pages, settings.folder, work.params["base"])
         forge = forge_of(work)
@@ -201,6 +201,11 @@ def _declare_publishing(pipeline: rs.Pipeline) -> None:
         place = forge_of(work).open(wanted)
         work.write_json("request.json", {"opened": True, "at": place, **msgspec.to_builtins(wanted)})
         work.log("the pull request is %s", place)
+
+
+def _cloned(work: rs.Work) -> Path:
+    """The clone of the repository that is documented, made if it is not there."""
+    return cloned(work.params["repository"] or str(HERE), work.scratch)
 
 
 def forge_of(work: rs.Work) -> Forge:

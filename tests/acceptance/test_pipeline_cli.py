@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -239,14 +240,47 @@ def test_a_signal_stops_and_resume_goes_on(folder: Path, number: signal.Signals)
     assert calls(folder) == {"a": 2, "b": 1}
 
 
+def test_a_pipeline_that_moves_with_its_runs_is_found(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The log says where it is from the folder that `runs/` is in, and nothing of what is above that."""
+    shutil.copy(GAZETTE, folder / "gazette.py")
+    killed = call(folder, "run", "gazette.py:pipeline", GAZETTE_DEATHS="state DRAFTING")
+    run_id = run_id_of(killed.stdout)
+    for log in [*folder.glob("runs/*/events.ndjson"), *folder.glob("signals/*/events.ndjson")]:
+        assert str(folder) not in log.read_text()
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "moved"
+    folder.rename(elsewhere)
+    assert succeed(elsewhere.parent, "resume", run_id, "--root", "moved").splitlines()[-1] == "DONE"
+
+
+def test_a_pipeline_that_moved_alone_is_asked_for(folder: Path) -> None:
+    shutil.copy(GAZETTE, folder / "gazette.py")
+    run_id = run_id_of(call(folder, "run", "gazette.py:pipeline", GAZETTE_DEATHS="state DRAFTING").stdout)
+    (folder / "code").mkdir()
+    (folder / "gazette.py").rename(folder / "code" / "gazette.py")
+    said = fail(folder, "resume", run_id)
+    assert said.startswith(f"There is no file {folder / 'gazette.py'}. Run {run_id} was begun with it: ")
+    assert "--source" in said
+    done = succeed(folder, "resume", run_id, "--source", "code/gazette.py:pipeline")
+    assert done.splitlines()[-1] == "DONE"
+
+
+def test_of_a_run_that_cannot_begin_no_id_is_told(folder: Path) -> None:
+    succeed(folder, "run", SOURCE)
+    for mistake in (("--from", "NOWHERE"), ("--force", "nothing")):
+        refused = call(folder, "run", SOURCE, *mistake)
+        assert (refused.returncode, refused.stdout) == (2, "")
+
+
 def test_cancel(folder: Path) -> None:
     process = start(folder, "run", f"{GAZETTE}:slow")
     wait_for_call(folder, process)
-    assert "is being worked on" in succeed(folder, "cancel", "last")
+    assert "is being worked on" in succeed(folder, "cancel", "last", "--reason", "too dear")
     assert "is being written to by process" in fail(folder, "resume")
     (folder / "notes" / "go").touch()
     output, _ = process.communicate(timeout=ENOUGH)
-    assert (process.returncode, output.splitlines()[-1]) == (1, "CANCELLED (A user cancelled it)")
+    assert (process.returncode, output.splitlines()[-1]) == (1, "CANCELLED (too dear)")
     assert calls(folder) == {"a": 1}
     assert "CANCELLED → CANCELLED" in fail(folder, "cancel", run_id_of(output))
 

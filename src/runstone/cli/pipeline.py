@@ -13,17 +13,24 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import say
-from runstone.cli.pipeline_common import LAST, find, load_pipeline, opened, with_root
+from runstone.cli.pipeline_common import (
+    LAST,
+    find,
+    found_source,
+    kept_source,
+    load_pipeline,
+    opened,
+    with_root,
+)
 from runstone.cli.pipeline_looks import LOOKS
 from runstone.cli.pipeline_status import status_command
-from runstone.errors import NotFound, StoreBusy
+from runstone.errors import NotFound, SettingsInvalid, StoreBusy
 from runstone.pipeline.declaration import Pipeline
 from runstone.pipeline.runner import Progress
 from runstone.pipelines import About, Outcome, Pipelines
@@ -107,16 +114,14 @@ def run_command(
 
     async def work(pipelines: Pipelines) -> Outcome:
         base = await find(pipelines, reuse, pipeline.name) if reuse else None
-        run_id = pipelines.new_id()
-        _tell_run(run_id)
         return await pipelines.run(
             pipeline,
             params=given,
             reuse=base,
             force=force,
             from_state=from_state,
-            source=_absolute(source),
-            run_id=run_id,
+            source=kept_source(source, pipelines.folders.root),
+            begun=_tell_run,
         )
 
     return _drive(options, root, telemetry, verbose, work)
@@ -147,10 +152,16 @@ def resume_command(
         _tell_run(run_id)
 
         def found(about: About | None) -> Pipeline:
-            place = source or (about.source if about else "")
-            if not place:
+            if source is not None:
+                return load_pipeline(source)
+            if about is None or not about.source:
                 raise NotFound(f"Run {run_id} does not say where its pipeline is: name it with --source")
-            return load_pipeline(place)
+            try:
+                return load_pipeline(found_source(about.source, pipelines.folders.root))
+            except SettingsInvalid as error:
+                raise SettingsInvalid(
+                    f"{error}. Run {run_id} was begun with it: if it moved, say with --source where it is now"
+                ) from error
 
         return await pipelines.resume(found, run_id, force=force, from_state=from_state)
 
@@ -248,15 +259,9 @@ async def _cancel(options: Options, root: str | None, telemetry: str | None, run
         try:
             await pipelines.cancel(run_id, reason)
         except StoreBusy:
-            pipelines.ask_to_cancel(run_id)
+            pipelines.ask_to_cancel(run_id, reason)
             return f"Run {run_id} is being worked on: it ends after the work item that is under way"
         return f"Run {run_id} is cancelled"
-
-
-def _absolute(source: str) -> str:
-    """A file's place, whatever folder the run is resumed from."""
-    place, colon, name = source.partition(".py")
-    return f"{Path(place + colon).resolve()}{name}" if colon else source
 
 
 def _pair(text: str) -> tuple[str, str]:

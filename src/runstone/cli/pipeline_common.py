@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -92,9 +93,7 @@ async def _plan_of(pipelines: Pipelines, run_id: str) -> str | None:
 
 def load_pipeline(source: str) -> Pipeline:
     """The pipeline that `FILE.py`, `MODULE`, or either with `:NAME` behind it, names."""
-    place, name = source, ""
-    if not source.endswith(".py") and ":" in source:
-        place, _, name = source.rpartition(":")
+    place, name = _split(source)
     module = load(place)
     if name:
         found = getattr(module, name, None)
@@ -108,6 +107,31 @@ def load_pipeline(source: str) -> Pipeline:
             f"{place} has to have one Pipeline, or say which: {place}:NAME (there are: {names})"
         )
     return next(iter(there.values()))
+
+
+def kept_source(source: str, root: Path) -> str:
+    """A source as a run keeps it: a file's path is from the folder that `runs/` is in.
+
+    So both can move together, and a bundle does not tell where somebody's files are.
+    """
+    place, name = _split(source)
+    if place.endswith(".py"):
+        place = os.path.relpath(Path(place).resolve(), root.resolve())
+    return f"{place}:{name}" if name else place
+
+
+def found_source(kept: str, root: Path) -> str:
+    """A kept source as it is found from here."""
+    place, name = _split(kept)
+    if place.endswith(".py"):
+        place = os.path.normpath(root.resolve() / place)
+    return f"{place}:{name}" if name else place
+
+
+def _split(source: str) -> tuple[str, str]:
+    """A file or module, and the name behind its colon, if there is one."""
+    place, _, name = source.rpartition(":")
+    return (place, name) if place and not source.endswith(".py") else (source, "")
 
 
 async def graph_of(pipelines: Pipelines, run_id: str) -> Graph:

@@ -133,6 +133,8 @@ class FolderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     last_seq: int
+    head: str
+    """The hash of the last event: all others are vouched for by their successors."""
     run_state: str | None
     visits: Mapping[str, int]
     entered: Mapping[str, int]
@@ -143,12 +145,13 @@ class FolderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     commits: tuple[RecordedCommit, ...]
 
 
-def folder_snapshot(run_id: str, last_seq: int, state: PipelineState | None) -> FolderSnapshot:
+def folder_snapshot(run_id: str, last_seq: int, head: str, state: PipelineState | None) -> FolderSnapshot:
     """The snapshot of a run's pipeline state; issues stand in the order they were opened."""
     state = state or PipelineState()
     return FolderSnapshot(
         run_id=run_id,
         last_seq=last_seq,
+        head=head,
         run_state=state.run_state,
         visits=state.visits,
         entered=state.entered,

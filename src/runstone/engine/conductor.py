@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, TypeAlias
 
 from runstone.engine.scope import CURRENT, Scope, cancelled_from_outside
-from runstone.errors import UseRunFirst
+from runstone.errors import RegistrationError, UseRunFirst
 
 Finish: TypeAlias = Literal["all", "first"]
 
@@ -86,9 +86,10 @@ class Conductor:
         self, parent: Scope, key: str, coroutines: Sequence[Coroutine[Any, Any, Any]], finish: Finish
     ) -> list[Any]:
         """Runs branches side by side until all have ended, or the first has; an error ends them all."""
-        if parent.cancelled or self.closed:
-            for coroutine in coroutines:
-                coroutine.close()
+        if parent.cancelled or self.closed or not all(map(asyncio.iscoroutine, coroutines)):
+            for one in filter(asyncio.iscoroutine, coroutines):
+                one.close()
+            _check_branches(coroutines)
             raise asyncio.CancelledError
         if not coroutines:
             return []
@@ -189,3 +190,12 @@ class _Group:
         if self._error is not None:
             raise self._error
         return [self._results[place] for place in sorted(self._results)]
+
+
+def _check_branches(given: Sequence[object]) -> None:
+    """A list of branches, or a call that was not made, is an easy mistake."""
+    for one in given:
+        if not asyncio.iscoroutine(one):
+            raise RegistrationError(
+                f"{one!r:.80} is no branch: give calls of `async def` one by one, as in run.gather(*branches)"
+            )

@@ -179,11 +179,11 @@ def checked_options(name: str, options: CallOptions) -> CallOptions:
         raise RegistrationError(f"{name}: retry={options.retry!r} is no rs.Retry")
     check_retry(name, options.retry)
     for option in ("timeout", "cache_ttl"):
-        duration = checked_duration(f"{name}: {option}", getattr(options, option))
-        if duration is not None and duration <= timedelta(0):
-            raise RegistrationError(
-                f"{name}: {option}={duration!r} leaves no time: leave it out for no limit"
-            )
+        checked_duration(f"{name}: {option}", getattr(options, option))
+    if options.timeout is not None and options.timeout <= timedelta(0):
+        raise RegistrationError(
+            f"{name}: timeout={options.timeout!r} leaves no time: leave it out for no limit"
+        )
     if options.on_exhausted not in typing.get_args(OnExhausted):
         raise RegistrationError(f"{name}: on_exhausted={options.on_exhausted!r} is neither 'fail' nor 'park'")
     return options

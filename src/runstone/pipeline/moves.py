@@ -50,7 +50,7 @@ class Moves:
     async def cancel(self, reason: str) -> None:
         """Ends the run because somebody wants it to end."""
         await self.move(CANCELLED)
-        await self.settle(reason)
+        await self.settle(storable(reason))
 
     async def fail(self, code: str, issue: str, message: str, *events: Payload) -> None:
         """Ends the run with a complete trail: what went wrong, the blocker, the state, the end."""

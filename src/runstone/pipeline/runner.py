@@ -68,7 +68,7 @@ class Runner:
         wishes: Wishes | None = None,
         threads: Executor | None = None,
         watch: Callable[[Progress], None] = lambda _: None,
-        cancelled: Callable[[], bool] = lambda: False,
+        cancelled: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.pipeline = pipeline
         self.graph = pipeline.graph
@@ -107,8 +107,8 @@ class Runner:
         if self.state.run_state is None:
             await self.moves.move(self.graph.initial)
         while self.moves.here not in self.graph.terminal:
-            if self._cancelled():
-                await self.moves.cancel("A user cancelled it")
+            if (reason := self._cancelled()) is not None:
+                await self.moves.cancel(reason)
             else:
                 await self._pass(self.moves.here)
         await self.moves.settle()
@@ -122,7 +122,7 @@ class Runner:
         except _WorkFailed as failure:
             await self._fail(failure)
             return
-        if self._cancelled():
+        if self._cancelled() is not None:
             return
         if wanted == FAILED and FAILED not in self.graph[here].targets:
             spent = [name for name in self.graph[here].targets if self.graph.exhausted(self.state, name)]
@@ -168,7 +168,7 @@ class Runner:
     async def _do_all(self, declared: Declaration, items: list[Item]) -> None:
         await self._retire(declared, items)
         for done, item in enumerate(items):
-            if self._cancelled():
+            if self._cancelled() is not None:
                 return
             self._watch(Progress(self.moves.here, item.name, done, len(items)))
             await self._bring_up_to_date(item)

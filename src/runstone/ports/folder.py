@@ -4,8 +4,8 @@ It is an `EventLog` whose runs have a folder each, with their log, their `snapsh
 else they make. One process at a time writes to a run; `stores/folder` is the adapter.
 
 Beside `append` it has `record`, for the writer of a run: it gives payloads their envelopes. Every
-event is durable, in order, before the call returns; several of one call are not atomic. The call
-that was interrupted may have written some of them: `recover` says where the run stands.
+event is durable, in order, before the call returns. Several of one call cost one sync, and are all
+refused if one is; a crash may leave the first of them: `recover` says where the run stands.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 class RunFolders(EventLog, Protocol):
     """Runs that live in folders."""
 
+    root: Path
+    """The folder that `runs/` is in."""
+
     def folder(self, run_id: str) -> Path:
         """Where the run's files are: `<root>/runs/<run_id>`. Artifacts' paths are relative to it."""
         ...
@@ -68,7 +71,7 @@ class RunFolders(EventLog, Protocol):
         """Adds the payloads at the end of the run's stream, as events of `context` (§STO-17).
 
         Each is caused by the run's event before it. What the run's state does not allow raises what the
-        fold says (`StateTransitionError`, `CommandRefused`) and is not written. An event that ends the run
+        fold says (`StateTransitionError`, `CommandRefused`), and none is written. An event that ends the run
         (RUN_COMPLETED, RUN_FAILED, RUN_CANCELLED) ends its signal too.
 
         `snapshot.json` follows at once when `run_state` changed or the run ended, otherwise within a second

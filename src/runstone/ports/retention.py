@@ -62,7 +62,7 @@ class Retention(Protocol):
         source: tuple[str, str] | None = None,
         run_key: str | None = None,
     ) -> Tombstone | None:
-        """The tombstone of a stream, of the signal from this channel and source id, or of a run by its key."""
+        """The tombstone of a stream, of the signal with this channel and source id, or of a run's key."""
         ...
 
     async def tombstones(self, tenant_id: str, correlation_id: str) -> Sequence[Tombstone]:

@@ -114,6 +114,11 @@ async def sleeps_five(run: rs.Run) -> None:
 
 
 @app.on()
+async def gathers_a_list(run: rs.Run) -> None:
+    await run.gather(run.call(quick), [run.call(quick)])  # type: ignore[call-overload]
+
+
+@app.on()
 async def names_by_number(run: rs.Run) -> None:
     run.set(5, 5)  # type: ignore[arg-type]
 
@@ -165,6 +170,7 @@ async def test_a_clock_around_a_durable_call(handler: rs.Handler[None, str], tmp
         (calls_hasty, "TypeError", "rs.seconds(30)"),
         (is_rude, "Rude", "get out"),
         (sleeps_five, "RegistrationError", "rs.seconds(5)"),
+        (gathers_a_list, "RegistrationError", "run.gather(*branches)"),
         (names_by_number, "RegistrationError", "the name of a variable=5 is no text"),
         (names_with_nul, "INVALID_PAYLOAD", "NUL"),
         (reasons_with_nul, "INVALID_PAYLOAD", "NUL"),

@@ -391,12 +391,12 @@ class TestCancelling:
 
             def cancel(item: str) -> None:
                 if item == "facts/b":
-                    others.ask_to_cancel(run_id)
+                    others.ask_to_cancel(run_id, "too dear")
 
             press.before = cancel
             outcome = await pipelines.run(press.pipeline, run_id=run_id)
             _, state = await pipelines.look(run_id)
-        assert outcome.run_state == "CANCELLED"
+        assert (outcome.run_state, outcome.exit_reason) == ("CANCELLED", "too dear")
         assert state.work_items["facts/b"].status == "DONE"
         assert "facts/c" not in state.work_items
         assert not (tmp_path / "runs" / run_id / "cancel").exists()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runstone.core import codec, payloads
+from runstone.core.chain import GENESIS, event_hash
 from runstone.core.fold import fold_run
 from runstone.core.payloads import Payload
 from runstone.core.pipeline import PipelineFold, PipelineState, folder_snapshot
@@ -243,14 +244,15 @@ class TestSnapshot:
             payloads.IssueOpened(issue="b", code="Z"),
             payloads.IssueOpened(issue="a", code="Y"),
         )
-        shown = folder_snapshot(story.run_id, story.state.last_seq, state(story))
+        shown = folder_snapshot(story.run_id, story.state.last_seq, story.state.head, state(story))
         replayed = fold_run(story.beginning.run, story.run_events)
-        again = folder_snapshot(story.run_id, replayed.last_seq, replayed.pipeline)
+        again = folder_snapshot(story.run_id, replayed.last_seq, replayed.head, replayed.pipeline)
         assert codec.encode(shown) == codec.encode(again)
         now = story.now.isoformat().replace("+00:00", "Z")
         assert codec.parse(codec.encode(shown)) == {
             "run_id": story.run_id,
             "last_seq": 8,
+            "head": event_hash(story.run_events[-1]),
             "run_state": "CREATED",
             "visits": {"CREATED": 1},
             "entered": {"CREATED": 3},
@@ -267,9 +269,10 @@ class TestSnapshot:
         }
 
     def test_of_nothing_yet(self) -> None:
-        assert codec.parse(codec.encode(folder_snapshot("r", 0, None))) == {
+        assert codec.parse(codec.encode(folder_snapshot("r", 0, GENESIS, None))) == {
             "run_id": "r",
             "last_seq": 0,
+            "head": GENESIS,
             "run_state": None,
             "visits": {},
             "entered": {},

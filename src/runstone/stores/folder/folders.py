@@ -164,7 +164,10 @@ class Folders:
 
     def view(self, tenant_id: str, run_id: str) -> FolderSnapshot | None:
         fold = self.run_fold(tenant_id, run_id)
-        return folder_snapshot(run_id, fold.last_seq, self.pipeline(tenant_id, run_id)) if fold else None
+        if fold is None:
+            return None
+        state = fold.pipeline.view() if fold.pipeline else None
+        return folder_snapshot(run_id, fold.last_seq, fold.seal_head(), state)
 
     # Writing
 

@@ -23,7 +23,8 @@ class Problem(NamedTuple):
 
 def view(fold: RunFold) -> FolderSnapshot:
     """The snapshot of a run as it is now."""
-    return folder_snapshot(fold.stream_id, fold.last_seq, fold.pipeline.freeze() if fold.pipeline else None)
+    state = fold.pipeline.freeze() if fold.pipeline else None
+    return folder_snapshot(fold.stream_id, fold.last_seq, fold.seal_head(), state)
 
 
 def content(fold: RunFold) -> bytes:
@@ -50,6 +51,11 @@ def problem(found: bytes | None, fold: RunFold) -> Problem | None:
         return Problem(f"it holds {held} events, and the log has only {fold.last_seq}: events were lost")
     if held < fold.last_seq:
         return Problem(f"it holds {held} events, and the log has {fold.last_seq}", usual=True)
+    if value["head"] != fold.seal_head():
+        return Problem(
+            f"it has another hash of line {held} than the log: one of the two was changed, "
+            f"and nothing else vouches for the last line"
+        )
     return None if found == content(fold) else Problem("it is not what its log adds up to")
 
 

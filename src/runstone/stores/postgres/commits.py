@@ -18,13 +18,13 @@ from runstone.core.chain import event_bytes
 from runstone.core.commit import Commit, StreamWrite
 from runstone.core.effect import Effect, OutboxEntry
 from runstone.core.events import Event
-from runstone.core.rows import Row
+from runstone.core.rows import CHANGING, Row
 from runstone.core.run import QueueEntry, Run
 from runstone.core.signal import Signal
 from runstone.core.step import Step, StepCorrection
 from runstone.core.toolcall import ToolCall
 from runstone.errors import CommitRefused, DuplicateKey, StaleClaim, StaleFence, StaleSequence
-from runstone.stores.postgres.rows import CHANGING, ENTITIES, EVENTS, SCHEMA, Table
+from runstone.stores.postgres.rows import ENTITIES, EVENTS, SCHEMA, Table
 from runstone.stores.sql import statements
 
 _SQL: Final = statements("postgres")
@@ -48,7 +48,7 @@ class Part:
         order: str = "id",
     ) -> None:
         table: Table[Any] = ENTITIES[struct]
-        changing = CHANGING.get(struct, ())
+        changing = CHANGING[struct]
         source = "excluded" if statement == "upsert_part" else "x"
         self.name = name
         self.shape = shape or f"batch_{name}"

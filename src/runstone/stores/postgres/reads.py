@@ -15,6 +15,7 @@ from runstone.core.snapshot import RunSnapshot, project, run_snapshot
 from runstone.core.state import RunState
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
+from runstone.core.transitions import EFFECT, RUN
 from runstone.ports.store import EffectClaim, EffectGroup
 from runstone.stores.postgres.connections import Connection
 from runstone.stores.postgres.rows import ENTITIES, EVENTS, STREAMS, Table
@@ -147,8 +148,10 @@ async def find_signal(
     return ENTITIES[Signal].unpack(found) if found else None
 
 
-async def list_runs(connection: Connection, *filters: Any) -> list[Run]:
-    return list(map(ENTITIES[Run].unpack, await connection.fetch(_SQL["list_runs"], *filters)))
+async def list_runs(connection: Connection, tenant_id: str, status: str | None, *filters: Any) -> list[Run]:
+    statuses = [status] if status else RUN.states
+    rows = await connection.fetch(_SQL["list_runs"], tenant_id, statuses, *filters)
+    return list(map(ENTITIES[Run].unpack, rows))
 
 
 async def held_effects(connection: Connection, effect_ids: Sequence[str]) -> list[EffectClaim]:
@@ -162,8 +165,12 @@ async def find_effect(connection: Connection, tenant_id: str, key: str) -> Effec
     return ENTITIES[Effect].unpack(found) if found else None
 
 
-async def list_effects(connection: Connection, *filters: Any) -> list[Effect]:
-    return list(map(ENTITIES[Effect].unpack, await connection.fetch(_SQL["list_effects"], *filters)))
+async def list_effects(
+    connection: Connection, tenant_id: str, status: str | None, *filters: Any
+) -> list[Effect]:
+    statuses = [status] if status else EFFECT.states
+    rows = await connection.fetch(_SQL["list_effects"], tenant_id, statuses, *filters)
+    return list(map(ENTITIES[Effect].unpack, rows))
 
 
 async def effect_groups(connection: Connection, tenant_id: str, status: str | None) -> list[EffectGroup]:

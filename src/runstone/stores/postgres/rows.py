@@ -1,7 +1,8 @@
 """Between structs and tables: the columns are the struct's fields, in their order.
 
 Ids and hashes are text in Python, `uuid` and `bytea` in a table; the server turns them back into text
-when they are read, for that costs it less than it costs us.
+when they are read, for that costs it less than it costs us. Payloads are read as text too: a
+connection of the caller's own may have been taught to parse JSON, and the very bytes would be lost.
 """
 
 from __future__ import annotations
@@ -18,15 +19,10 @@ from msgspec import Raw
 
 from runstone.core import codec
 from runstone.core.checkpoint import Checkpoint
-from runstone.core.effect import Effect, OutboxEntry
 from runstone.core.events import Event
 from runstone.core.rows import TABLES, Row
-from runstone.core.run import QueueEntry, Run
-from runstone.core.signal import Signal
-from runstone.core.step import Step
 from runstone.core.stream import StreamHead
 from runstone.core.tombstone import Tombstone
-from runstone.core.toolcall import ToolCall
 from runstone.errors import InvalidPayload, StoreCorrupt
 
 _T = TypeVar("_T", bound=msgspec.Struct)
@@ -46,19 +42,6 @@ _TYPES: Final[dict[Any, str]] = {
     bytes: "bytea",
 }
 """By type of field; all others are text."""
-
-_CHANGING: Final[dict[type[Row], str]] = {
-    Signal: "processed_at status",
-    Run: """started_at completed_at status exit_reason error_details result orchestrator_version
-        engine_run_ref generation total_steps failed_steps fold_version""",
-    Step: "completed_at status output_result error_details skip_reason artifacts",
-    Effect: "executed_at status execution_result error_details retry_count next_retry_at",
-    OutboxEntry: "processed_at status retry_count next_retry_at result error_details",
-    ToolCall: "completed_at status result error_details execution_duration_ms cache_hit",
-    QueueEntry: "handler code_rank lane lane_limit started wake_at news_seq",
-}
-CHANGING: Final = {struct: tuple(columns.split()) for struct, columns in _CHANGING.items()}
-"""The columns that a fold may change once a row is there; the rest is as its first event said."""
 
 
 class Table(Generic[_T]):

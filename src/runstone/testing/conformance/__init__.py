@@ -17,8 +17,8 @@ always has to open the same data; `tmp_path` is new for each test, so each test 
 none. The store has to ask the given clock, and no other, what time it is: tests never sleep.
 
 An adapter that has only the `EventLog` part subclasses `EventLogSuite` alone. `HostSuite` needs
-`EventLog` and `Host`, and `QueriesSuite` needs every part, as do `RetentionSuite` and `HealthSuite`, which prove
-how a store forgets what was archived and what it says of how it is doing.
+`EventLog` and `Host`, and `QueriesSuite` needs every part, as do `RetentionSuite` and `HealthSuite`, which
+prove how a store forgets what was archived and what it says of how it is doing.
 
 `walk_faults` walks a fault through a scenario of your own.
 """

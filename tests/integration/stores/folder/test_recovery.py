@@ -210,6 +210,24 @@ async def test_a_last_line_that_is_not_canonical_was_changed(tmp_path: Path) -> 
     assert len((await prove(tmp_path))[0]) == len(events) - 1 + 3
 
 
+async def test_a_last_line_that_is_another_event_is_reported(tmp_path: Path) -> None:
+    """§PIP-17: no line vouches for it, but the snapshot does. The log decides all the same (§PIP-18)."""
+    events = await usual(tmp_path, events=OPEN_ENDED)
+    lines = log_file(tmp_path).read_bytes().splitlines(keepends=True)
+    log_file(tmp_path).write_bytes(b"".join((*lines[:-1], flip(lines[-1]))))
+    before = snapshot_file(tmp_path).read_bytes()
+    async with await FolderStore.open(tmp_path) as store:
+        (problem,) = await store.self_check()
+        assert f"it has another hash of line {len(events)} than the log" in problem
+        assert await store.replay(TENANT, RUN) != before
+    recovery = await recovered(tmp_path)
+    assert recovery.failed is None
+    assert f"it has another hash of line {len(events)} than the log" in recovery.notes[-1]
+    (kept,) = snapshot_file(tmp_path).parent.glob("snapshot.json.*.invalid")
+    assert kept.read_bytes() == before
+    assert (await prove(tmp_path))[0][-1].actor == "test!"
+
+
 async def test_an_event_that_does_not_fold_is_a_bad_line(tmp_path: Path) -> None:
     """Its hash fits, so somebody wrote it: not this store."""
     events = await usual(tmp_path, events=OPEN_ENDED)

@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from runstone.core.commit import Commit, StreamWrite
-from runstone.core.effect import Effect
-from runstone.core.run import Run
+from runstone.core.effect import Effect, OutboxEntry
+from runstone.core.rows import CHANGING
+from runstone.core.run import QueueEntry, Run
 from runstone.core.step import Step
 from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequence
 from runstone.ports.store import Committed
-from runstone.stores.postgres import PostgresStore, commits, rows
+from runstone.stores.postgres import PostgresStore, commits
 from runstone.stores.postgres.rows import ENTITIES, EVENTS
 from tests.integration.stores.postgres.filled import Connection
 from tests.integration.stores.sqlite import scene
@@ -185,8 +186,15 @@ async def test_the_shapes_of_batches_are_those_of_the_structs(connection: Connec
         if name in found:
             assert found[name] == [place, *columns.items()]
         if f"{name}_changed" in found:
-            changing = ("id", "tenant_id", *rows.CHANGING[struct])
+            changing = ("id", "tenant_id", *CHANGING[struct])
             assert found[f"{name}_changed"] == [place, *((one, columns[one]) for one in changing)]
+    outbox = dict(zip(ENTITIES[OutboxEntry].columns, ENTITIES[OutboxEntry].types, strict=True))
+    released = ("id", "tenant_id", *CHANGING[OutboxEntry])
+    assert found["batch_outbox_released"] == [place, *((one, outbox[one]) for one in released)]
+    queue = [place, *zip(ENTITIES[QueueEntry].columns, ENTITIES[QueueEntry].types, strict=True)]
+    lease = [("owner", "text"), ("attempts", "bigint")]
+    assert found["batch_queued"] == queue + lease
+    assert found["batch_requeued"] == [*queue, ("leased", "boolean"), *lease]
     assert {part.shape for part in commits.PARTS} | {"batch_streams", "batch_events", "batch_holds"} == set(
         found
     )

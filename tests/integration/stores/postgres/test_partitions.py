@@ -134,9 +134,9 @@ async def test_nobody_waits_for_ever_on_a_connection_that_hangs(proxy: TcpProxy,
                 assert await store.heartbeat("ada", lease=scene.LEASE) == {}
             proxy.hang()
             async with asyncio.timeout(PATIENCE):
-                for asked in _questions(store, run_id):
-                    with pytest.raises((StoreUnusable, OutcomeUnknown), match=r"127\.0\.0\.1"):
-                        await asked
+                answers = await asyncio.gather(*_questions(store, run_id), return_exceptions=True)
+            assert {type(answer) for answer in answers} <= {StoreUnusable, OutcomeUnknown}
+            assert all("127.0.0.1" in str(answer) for answer in answers)
             proxy.heal()
             async with asyncio.timeout(PATIENCE):
                 assert await _claimed(store) == []
@@ -151,7 +151,6 @@ def _questions(store: PostgresStore, run_id: str) -> list[Awaitable[Any]]:
         _claimed(store),
         store.release("ada"),
         store.feed(),
-        store.count_events(),
         store.commit(scene.received(-4)),
     ]
 

@@ -64,7 +64,8 @@ class TestBatches:
         ends = await transactions(store)
         beats = [store.heartbeat(f"worker {number}", lease=scene.LEASE) for number in range(5)]
         claim = store.claim("w", handlers=["handler"], code_rank="zzz", limit=9, lease=scene.LEASE)
-        claims, _ = await asyncio.gather(claim, asyncio.gather(*beats, *map(store.commit, usual(2))))
+        commits = [scene.write(store, [commit]) for commit in usual(2)]
+        claims, *_ = await asyncio.gather(claim, *beats, *commits)
         assert len(claims) == 1
         assert ends == ["COMMIT"]
 

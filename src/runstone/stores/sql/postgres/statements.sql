@@ -413,13 +413,20 @@ FROM runstone.signals
 WHERE tenant_id = $1 AND source_channel = $2 AND source_id = $3;
 
 -- name: list_runs
--- Ids are UUIDv7: their order is the order of creation.
+-- Ids are UUIDv7: their order is the order of creation. The newest of each status that is asked for, and the newest
+-- of these: a page reads a few pages of the index, however much there is of other tenants, and needs no index of its own.
 SELECT {run_selected}
-FROM runstone.runs AS r
-WHERE r.tenant_id = $1
-    AND ($2::text IS NULL OR r.status = $2)
-    AND ($3::text IS NULL OR r.plan_id = $3)
-    AND ($4::uuid IS NULL OR r.id < $4)
+FROM unnest($2::text[]) AS wanted (one_status)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM runstone.runs
+    WHERE tenant_id = $1
+        AND status = one_status
+        AND ($3::text IS NULL OR plan_id = $3)
+        AND id < coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    ORDER BY id DESC
+    LIMIT $5
+) AS r
 ORDER BY r.id DESC
 LIMIT $5;
 
@@ -659,14 +666,20 @@ SELECT count(*) FROM released;
 SELECT {effect_selected} FROM runstone.effects WHERE tenant_id = $1 AND idempotency_key = $2;
 
 -- name: list_effects
--- Ids are UUIDv7: their order is the order in which the effects were asked for.
+-- The same for effects.
 SELECT {effect_selected}
-FROM runstone.effects AS e
-WHERE e.tenant_id = $1
-    AND ($2::text IS NULL OR e.status = $2)
-    AND ($3::text IS NULL OR e.effect_type = $3)
-    AND ($4::text IS NULL OR e.error_details ->> 'code' = $4)
-    AND ($5::uuid IS NULL OR e.id < $5)
+FROM unnest($2::text[]) AS wanted (one_status)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM runstone.effects
+    WHERE tenant_id = $1
+        AND status = one_status
+        AND ($3::text IS NULL OR effect_type = $3)
+        AND ($4::text IS NULL OR error_details ->> 'code' = $4)
+        AND id < coalesce($5::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    ORDER BY id DESC
+    LIMIT $6
+) AS e
 ORDER BY e.id DESC
 LIMIT $6;
 
