@@ -3,12 +3,19 @@
 Ratios have the same keys in every benchmark that measures the same thing:
 
     limit@64    share of the bare limit, at 64 runs at once
-    limit       the same, where there is one writer only
+    limit       the same, where there is one writer or reader only
     replay      events replayed from a log per second over the 100,000 to reach
     dbos        times DBOS, each with as many runs at once as suits it best
     dbos@64     times DBOS, both at 64 runs at once
+    langgraph   times LangGraph, in the same way
+    best        times the best peer, each with as many runs at once as suits it best
     best@64     times the best peer with as many runs at once as suits it best, at 64 runs at once
-    bare        one step's latency over one bare durable commit
+    bare        one step's or commit's latency over one bare durable commit of the same rows
+    step        one step's latency over the same, where `bare` is of a commit
+    insert      one commit's latency over a bare insert of one event
+    grown       commits per second to a grown log over those to an empty one
+    feed        events read per second over the 50,000 to reach
+    recovery    time from kill -9 of all workers until their runs are done, in leases
     linear      ratio of times over ratio of sizes
     fold        events folded per second over the 200,000 to reach
     memory      what a worker's memory grows by, over the 50 MB it may

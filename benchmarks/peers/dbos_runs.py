@@ -116,12 +116,12 @@ STYLES = {"threads": in_threads, "tasks": in_tasks}
 
 
 def take_round(url: str, style: str, at_once: int, runs: int) -> dict[str, Any]:
-    _settings.clear()
     config: dict[str, Any] = {"name": "peer", "system_database_url": url, "log_level": "ERROR"}
     if make_url(url).get_backend_name() == "sqlite":
         _ask(url, "PRAGMA journal_mode = WAL")
     else:
         config["sys_db_pool_size"] = max(DEFAULT_CONNECTIONS, min(at_once, CONNECTIONS))
+    _settings.clear()
     DBOS(config=config)
     DBOS.launch()
     try:

@@ -64,7 +64,7 @@ class Crew:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-async def test_runs_survive_kill_9(tmp_path: Path, seed: int) -> None:
+async def test_every_run_survives_kill_9(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     path, notes = tmp_path / "shop.db", tmp_path / "notes"
     async with app.running(str(path), worker=False):

@@ -302,6 +302,17 @@ class OwnersIgnored(MemoryStore):
         return True
 
 
+class OthersWorkersUnknown(MemoryStore):
+    """Takes every worker for dead whose first claim did not come to this very store."""
+
+    def _is_free(self, stream: MemoryStream) -> bool:
+        return super()._is_free(stream) or stream.owner not in self.__dict__.setdefault("mine", set())
+
+    async def claim(self, worker_id: str, **asked: Any) -> Sequence[Claim]:
+        self.__dict__.setdefault("mine", set()).add(worker_id)
+        return await super().claim(worker_id, **asked)
+
+
 class LeasesNeverExpire(MemoryStore):
     def _is_free(self, stream: MemoryStream) -> bool:
         return stream.owner is None
@@ -360,6 +371,20 @@ class EffectLeasesIgnored(MemoryStore):
         for effect, held in super()._entries():
             held.until = None
             yield effect, held
+
+
+class OthersLeasesUnknown(MemoryStore):
+    """Knows only of effects that were claimed through this very store."""
+
+    def _entries(self) -> Iterator[tuple[Effect, EffectLease]]:
+        for effect, held in super()._entries():
+            if held.owner not in self.__dict__.setdefault("mine", set()):
+                held.until = None
+            yield effect, held
+
+    async def claim_effects(self, worker_id: str, **asked: Any) -> Sequence[EffectClaim]:
+        self.__dict__.setdefault("mine", set()).add(worker_id)
+        return await super().claim_effects(worker_id, **asked)
 
 
 class RetriesAtOnce(MemoryStore):
@@ -496,6 +521,8 @@ BUGS = [
     bug(FeedSkipsRestOfCommit, HOST.test_the_feed_can_be_resumed_from_any_place),
     bug(ClaimRaisesNoFence, HOST.test_a_new_owner_shuts_the_old_one_out),
     bug(OwnersIgnored, HOST.test_concurrent_claims_never_share_a_run),
+    bug(OthersWorkersUnknown, HOST.test_a_fleet_that_claims_at_once_shares_no_run_and_leaves_none),
+    bug(OthersLeasesUnknown, HOST.test_a_fleet_that_claims_at_once_shares_no_effect_and_leaves_none),
     bug(OwnersIgnored, HOST.test_an_owned_run_is_not_claimed_while_its_lease_lives),
     bug(LeasesNeverExpire, HOST.test_an_owned_run_is_not_claimed_while_its_lease_lives),
     bug(LanesWithoutLimit, HOST.test_runs_of_one_lane_take_turns_in_the_order_of_their_creation),

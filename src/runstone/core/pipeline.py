@@ -39,17 +39,33 @@ IssueStatus: TypeAlias = Literal["OPEN", "RESOLVED"]
 _T = TypeVar("_T")
 
 
-class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file that the run made."""
+class ArtifactEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file that the run made, as the snapshot shows it.
+
+    What it was made from are the inputs of one try at one work item. They stand there, once: an item that
+    makes many artifacts from many would otherwise fill the snapshot with their product.
+    """
 
     path: str
     sha256: str
     schema_id: str | None = None
     writer_worker: str
     ts: datetime
-    inputs: Mapping[str, str] = {}
+    item: str | None = None
+    item_start: int = 0
+    """Which of the item's tries, counted from 1."""
     stale: bool = False
     stale_because: str | None = None
+
+
+class Artifact(ArtifactEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """The same with what it was made from at hand."""
+
+    inputs: Mapping[str, str] = {}
+
+    @property
+    def entry(self) -> ArtifactEntry:
+        return ArtifactEntry(**{field: getattr(self, field) for field in ArtifactEntry.__struct_fields__})
 
 
 class Try(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,7 +155,7 @@ class FolderSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     visits: Mapping[str, int]
     entered: Mapping[str, int]
     section_states: Mapping[str, str]
-    artifacts_index: Mapping[str, Artifact]
+    artifacts_index: Mapping[str, ArtifactEntry]
     work_items: Mapping[str, WorkItem]
     issues: tuple[Issue, ...]
     commits: tuple[RecordedCommit, ...]
@@ -156,7 +172,7 @@ def folder_snapshot(run_id: str, last_seq: int, head: str, state: PipelineState 
         visits=state.visits,
         entered=state.entered,
         section_states=state.section_states,
-        artifacts_index=state.artifacts,
+        artifacts_index={name: artifact.entry for name, artifact in state.artifacts.items()},
         work_items=state.work_items,
         issues=tuple(state.issues.values()),
         commits=state.commits,
@@ -205,14 +221,7 @@ class PipelineFold:
             case SectionStateChanged():
                 self.sections[data.section] = data.state
             case ArtifactWritten():
-                self.artifacts[data.name] = Artifact(
-                    path=data.path,
-                    sha256=data.sha256,
-                    schema_id=data.schema_id,
-                    writer_worker=data.writer_worker,
-                    ts=event.occurred_at,
-                    inputs=data.inputs,
-                )
+                self.artifacts[data.name] = self._written(event, data)
             case ArtifactInvalidated():
                 artifact = _known(self.artifacts, "artifact", data.name)
                 self.artifacts[data.name] = msgspec.structs.replace(
@@ -272,6 +281,26 @@ class PipelineFold:
                 self.issues[data.issue] = msgspec.structs.replace(
                     issue, status="RESOLVED", resolved_at=event.occurred_at, resolution=data.resolution
                 )
+
+    def _written(self, event: Event, data: ArtifactWritten) -> Artifact:
+        """Made from what its work item got; without one, from what it was made from before."""
+        artifact = Artifact(
+            path=data.path,
+            sha256=data.sha256,
+            schema_id=data.schema_id,
+            writer_worker=data.writer_worker,
+            ts=event.occurred_at,
+        )
+        before = self.artifacts.get(data.name)
+        if data.item is not None:
+            made = _known(self.work_items, "work item", data.item)
+            origin: tuple[str | None, int, Mapping[str, str]] = data.item, made.starts, made.inputs
+        elif before is not None:
+            origin = before.item, before.item_start, before.inputs
+        else:
+            return artifact
+        item, start, inputs = origin
+        return msgspec.structs.replace(artifact, item=item, item_start=start, inputs=inputs)
 
     def _leave(self, event: Event, from_state: str | None, to_state: str) -> None:
         if from_state != self.run_state:

@@ -16,30 +16,25 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
-import msgspec
-
-from runstone.core import commands
 from runstone.core.commands import Command
 from runstone.core.commit import Commit, Context, Lease
 from runstone.core.decide import Case, CaseWriter, carry_out
 from runstone.core.events import Event
 from runstone.core.fold import RunFold
 from runstone.core.ids import NewId
-from runstone.core.payloads import ErrorInfo
 from runstone.core.state import RunState, SignalState
 from runstone.core.stream import Stream
-from runstone.engine.failures import error_info
 from runstone.engine.fitting import Wanted, fitting
 from runstone.engine.patience import Patience
+from runstone.engine.refusals import unstorable, without_taken_key
 from runstone.errors import (
     CommandRefused,
     DuplicateKey,
     InvalidPayload,
     NotFound,
     OutcomeUnknown,
-    RunstoneError,
     StaleSequence,
 )
 from runstone.ports.cases import RESUBMISSIONS, make_durable
@@ -280,34 +275,14 @@ class Pen:
         if isinstance(error, StaleSequence):
             again = self._taken
         elif isinstance(error, DuplicateKey | CommandRefused):
-            again = self._without_taken_key(error)
+            again, self._next_time = without_taken_key(self._taken, error)
         elif isinstance(error, InvalidPayload):
-            again = self._unstorable(error)
+            again = unstorable(self._taken, error, self._clock.now())
         else:
             raise error
         news = await self._read_again()
         self._pending = [] if self._dropped else [*again, *self._pending]
         self._catch_up(news)
-
-    def _unstorable(self, error: InvalidPayload) -> Sequence[Wanted]:
-        """What no event can hold fails the run: it would be the same for whoever takes it up next."""
-        started = [one for one in self._taken if isinstance(one.command, commands.StartRun)]
-        failed = commands.FailRun(error=error_info(error))
-        return [*started, Wanted(failed, self._clock.now(), Lease(owner=None))]
-
-    def _without_taken_key(self, refusal: RunstoneError) -> Sequence[Wanted]:
-        """The same, but for the effect whose key stands for another one: the step that asks fails (§IDM-27).
-
-        A refusal does not say which one it is. Where several have keys, the first goes by itself then.
-        """
-        named = [one.command for one in self._taken if _has_own_key(one.command)]
-        if not named:
-            raise refusal
-        if len(named) == 1:
-            return _without_effect(self._taken, named[0], refusal)
-        steps = [getattr(one.command, "step_key", None) for one in self._taken]
-        self._next_time = self._taken[steps.index(named[1].step_key)]
-        return self._taken
 
     async def _insist(self) -> None:
         """Beyond the budget: finds out whether it landed, and if not submits it again (§ENG-33, §ENG-34)."""
@@ -391,24 +366,3 @@ class Pen:
                 done = set(map(id, replaced))
                 self._pending = [wanted for wanted in self._pending if id(wanted) not in done]
         self._go_on(news)
-
-
-def _has_own_key(command: Command) -> TypeGuard[commands.RequestEffect]:
-    return isinstance(command, commands.RequestEffect) and command.effect_key is not None
-
-
-def _without_effect(
-    wanted: Sequence[Wanted], effect: commands.RequestEffect, refusal: RunstoneError
-) -> list[Wanted]:
-    """The step fails that asks for this effect; its start stays."""
-    message = f"The key {effect.effect_key!r} stands for another effect: give this one a key of its own"
-    error = ErrorInfo(category="VALIDATION", code="EFFECT_KEY_TAKEN", message=f"{message} ({refusal})")
-    kept: list[Wanted] = []
-    for one in wanted:
-        own = getattr(one.command, "step_key", None) == effect.step_key
-        if not own or isinstance(one.command, commands.StartStep):
-            kept.append(one)
-        elif isinstance(one.command, commands.CompleteStep):
-            failed = commands.FailStep(step_key=effect.step_key, error=error)
-            kept.append(msgspec.structs.replace(one, command=failed))
-    return kept

@@ -40,7 +40,7 @@ class Results:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def of(self, item: Item, work: Work, inputs: Mapping[str, str], state: PipelineState) -> Result:
+    def of(self, item: Item, work: Work, state: PipelineState) -> Result:
         """What the work comes to; refuses what must not be written, before any of it is."""
         made_by = plan.makers(state)
         hashes = {name: digest(content) for name, content in work.written()}
@@ -58,7 +58,9 @@ class Results:
                     sha256=hashes[name],
                     schema_id=output.id,
                     writer_worker=item.declaration.name,
-                    inputs=_made_from(item, name, inputs, state),
+                    # One that a loop mends stays made from what it was made from. Otherwise the report
+                    # that asked for a mend, once it is out of date, would undo the mend.
+                    item=None if item.declaration.in_loop else item.name,
                 )
             )
         changed = {name: sha for name, sha in hashes.items() if _differs(state, name, sha)}
@@ -92,17 +94,6 @@ class Results:
         raise ArtifactInvalid(
             f"Artifact {name!r} is made by {maker!r} already: {item.name!r} needs another name for it"
         )
-
-
-def _made_from(item: Item, name: str, inputs: Mapping[str, str], state: PipelineState) -> dict[str, str]:
-    """What makes an artifact stale. One that a loop mends stays made from what it was made from.
-
-    Otherwise the report that asked for a mend, once it is out of date, would undo the mend.
-    """
-    if not item.declaration.in_loop:
-        return dict(inputs)
-    before = state.artifacts.get(name)
-    return dict(before.inputs) if before else {}
 
 
 def _differs(state: PipelineState, name: str, sha256: str) -> bool:

@@ -63,7 +63,6 @@ async def _look_at_files(runner: Runner) -> None:
                 sha256=found,
                 schema_id=known.schema_id,
                 writer_worker=writer,
-                inputs=dict(known.inputs),
             )
             await runner.journal.record(*plan.downstream(runner.state, {name: found}), adopted)
 

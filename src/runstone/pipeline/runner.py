@@ -227,7 +227,7 @@ class Runner:
             reused_from = self._reused(item, inputs, work)
             if reused_from is None:
                 await self._call(item, work)
-            result = self._results.of(item, work, inputs, self.state)
+            result = self._results.of(item, work, self.state)
             self._results.put(result)
         except Exception as error:
             details = ErrorInfo(

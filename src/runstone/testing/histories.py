@@ -133,7 +133,11 @@ def _pipeline_payloads(state: RunState, pen: Pen) -> tuple[Payload, ...]:
         payloads.RunStateChanged(from_state=here, to_state=pen.pick(("DRAFTING", "größe"))),
         payloads.SectionStateChanged(section=pen.text(), state="DONE"),
         payloads.ArtifactWritten(
-            name="draft", path="out/draft.md", sha256="b" * 64, writer_worker="w1", inputs={"plan": "c" * 64}
+            name="draft",
+            path="out/draft.md",
+            sha256="b" * 64,
+            writer_worker="w1",
+            item="chapter" if "chapter" in pipeline.work_items else None,
         ),
         payloads.WorkItemStarted(item="chapter", worker="w1", inputs=pen.pick(({}, {"plan": "c" * 64}))),
         payloads.CommitRecorded(sha="d" * 40, branch=pen.text()),

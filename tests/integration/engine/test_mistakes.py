@@ -115,7 +115,7 @@ async def sleeps_five(run: rs.Run) -> None:
 
 @app.on()
 async def gathers_a_list(run: rs.Run) -> None:
-    await run.gather(run.call(quick), [run.call(quick)])  # type: ignore[call-overload]
+    await run.gather(run.call(quick), [])  # type: ignore[call-overload]
 
 
 @app.on()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 import runstone as rs
-from tests.integration.engine.lab import FAST, NOW, data, suspended, types, within
+from runstone.engine.cache import ResultCache
+from tests.integration.engine.lab import FAST, NOW, data, process, suspended, types, within
 
 OTHER_TENANT = "018e0000-0000-7000-8000-000000000001"
 
@@ -93,3 +96,29 @@ async def test_replay_reads_the_record_and_does_not_ask_the_cache(path: str) -> 
         handle_ = await app.start(handle, key="k")
         await handle_.answer("go")
         assert await within(handle_.result()) == [1, 2], "the cache was lost with its process"
+
+
+async def test_an_error_of_the_engines_own_gives_the_run_back_instead_of_hanging(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = rs.App("desk")
+    errors: list[Exception] = [LookupError("a mistake in the cache")]
+    find = ResultCache.find
+
+    def stumble(cache: ResultCache, *asked: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return find(cache, *asked)
+
+    @app.tool(cache_ttl=rs.minutes(5))
+    async def work() -> str:
+        return "worked"
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        return await run.call(work)
+
+    monkeypatch.setattr(ResultCache, "find", stumble)
+    async with process(app, path):
+        assert await within((await app.start(handle)).result()) == "worked"
+    assert "stops here: a mistake in the cache" in caplog.text

@@ -224,10 +224,10 @@ def pipeline() -> Story:
         payloads.RunStateChanged(from_state="CREATED", to_state="DRAFTING"),
         payloads.InvalidStateTransition(from_state="DRAFTING", to_state="DONE"),
         payloads.SectionStateChanged(section="intro", state="WRITTEN"),
-        payloads.WorkItemStarted(item="intro", worker="writer"),
         payloads.ArtifactWritten(name="facts", path="facts.json", sha256=HASH, writer_worker="reader"),
+        payloads.WorkItemStarted(item="intro", worker="writer", inputs={"facts": HASH}),
         payloads.ArtifactWritten(
-            name="draft", path="draft.md", sha256=HASH, writer_worker="writer", inputs={"facts": HASH}
+            name="draft", path="draft.md", sha256=HASH, writer_worker="writer", item="intro"
         ),
         payloads.WorkItemCompleted(item="intro", outputs=("draft",)),
         payloads.ArtifactInvalidated(name="draft", because="facts", reason="facts changed"),

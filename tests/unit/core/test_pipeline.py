@@ -90,12 +90,42 @@ class TestArtifacts:
     """§PIP-24 to §PIP-26"""
 
     def test_one_is_written(self) -> None:
-        story = told(written("draft", schema_id="draft.v1", inputs={"facts": OTHER_HASH}))
+        story = told(
+            payloads.WorkItemStarted(item="write", worker="w", inputs={"facts": HASH}),
+            payloads.WorkItemStarted(item="write", worker="w", inputs={"facts": OTHER_HASH}),
+            written("draft", schema_id="draft.v1", item="write"),
+        )
         artifact = state(story).artifacts["draft"]
         assert (artifact.path, artifact.sha256, artifact.schema_id) == ("draft.json", HASH, "draft.v1")
         assert (artifact.writer_worker, artifact.ts) == ("writer", story.now)
+        assert (artifact.item, artifact.item_start) == ("write", 2)
         assert artifact.inputs == {"facts": OTHER_HASH}
         assert (artifact.stale, artifact.stale_because) == (False, None)
+
+    def test_what_it_was_made_from_stands_with_its_work_item(self) -> None:
+        """Not with each artifact: for an item with many inputs and many outputs it would be their product."""
+        story = told(
+            payloads.WorkItemStarted(item="write", worker="w", inputs={"facts": OTHER_HASH}),
+            written("draft", item="write"),
+        )
+        shown = folder_snapshot(story.run_id, story.state.last_seq, story.state.head, state(story))
+        entry = codec.parse(codec.encode(shown))["artifacts_index"]["draft"]
+        assert (entry["item"], entry["item_start"]) == ("write", 1)
+        assert "inputs" not in entry
+        with pytest.raises(CommandRefused, match="There is no work item 'nobody'"):
+            story.record(written("draft", item="nobody"))
+
+    def test_one_that_no_work_item_made_stays_made_from_what_it_was(self) -> None:
+        """§PIP-25, §PIP-39: an edit, or a mend."""
+        story = told(
+            payloads.WorkItemStarted(item="write", worker="w", inputs={"facts": HASH}),
+            written("draft", item="write"),
+            payloads.WorkItemStarted(item="write", worker="w", inputs={"facts": OTHER_HASH}),
+            written("draft", OTHER_HASH),
+        )
+        artifact = state(story).artifacts["draft"]
+        assert (artifact.item, artifact.item_start, artifact.inputs) == ("write", 1, {"facts": HASH})
+        assert artifact.sha256 == OTHER_HASH
 
     def test_it_becomes_stale_and_is_made_again(self) -> None:
         story = told(written("facts"), written("draft"))

@@ -12,9 +12,9 @@ from tests.unit.core.build import HASH, OTHER_HASH, Story
 THIRD_HASH = "c" * 64
 
 
-def written(name: str, sha256: str, **inputs: str) -> payloads.ArtifactWritten:
+def written(name: str, sha256: str, item: str | None = None) -> payloads.ArtifactWritten:
     return payloads.ArtifactWritten(
-        name=name, path=f"artifacts/{name}", sha256=sha256, writer_worker="draft", inputs=inputs
+        name=name, path=f"artifacts/{name}", sha256=sha256, writer_worker="draft", item=item
     )
 
 
@@ -24,9 +24,10 @@ def story() -> Story:
     told.record(
         written("a", HASH),
         payloads.WorkItemStarted(item="draft/b", worker="draft", inputs={"a": HASH}),
-        written("b", OTHER_HASH, a=HASH),
+        written("b", OTHER_HASH, "draft/b"),
         payloads.WorkItemCompleted(item="draft/b", outputs=("b",)),
-        written("c", THIRD_HASH, b=OTHER_HASH),
+        payloads.WorkItemStarted(item="draft/c", worker="draft", inputs={"b": OTHER_HASH}),
+        written("c", THIRD_HASH, "draft/c"),
     )
     return told
 
@@ -69,7 +70,7 @@ def test_one_that_was_made_again_since_is_no_cause() -> None:
     told.record(
         payloads.ArtifactInvalidated(name="b", because="a", reason="a changed"),
         payloads.ArtifactInvalidated(name="c", because="b", reason="b is stale"),
-        written("b", OTHER_HASH, a=THIRD_HASH),
+        written("b", OTHER_HASH, "draft/b"),
     )
     assert ask(told, "c").reasons == ("c: b is stale",)
 

@@ -65,9 +65,10 @@ class ArtifactWritten(Payload, frozen=True, kw_only=True):
     sha256: Annotated[Digest, Meta(description="The hash of its bytes.")]
     schema_id: Annotated[str | None, Meta(description="The schema its content follows.")] = None
     writer_worker: Annotated[str, Meta(description="Who made it.")]
-    inputs: Annotated[
-        dict[str, Digest], Meta(description="The artifacts it was made from, as they were.")
-    ] = msgspec.field(default_factory=dict)
+    item: Annotated[
+        str | None,
+        Meta(description="The work item whose inputs it was made from; none: it is from what it was from."),
+    ] = None
 
 
 class ArtifactInvalidated(Payload, frozen=True, kw_only=True):

@@ -168,7 +168,7 @@ def classify(rest: bytes, chain: Chain) -> Rest:
 
 
 def _of_one_call(lines: bytes) -> bool:
-    """Whether lines, holes in them aside, can have been written at once: the events of a call have one time."""
+    """Whether lines, holes aside, can have been written at once: the events of a call have one time."""
     *whole, _ = lines.split(b"\n")
     times = set()
     for line in whole:

@@ -226,7 +226,8 @@ class EventFile(ProvenLog):
         except OSError:
             self._drop()
             raise OutcomeUnknown(
-                f"{self.path}: {error}. It is unknown what of it is on the disk: append it again, or recover the run"
+                f"{self.path}: {error}. It is unknown what of it is on the disk: "
+                "append it again, or recover the run"
             ) from error
         self._fold = None
         raise translate(error, self.path) from error

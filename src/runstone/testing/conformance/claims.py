@@ -186,6 +186,20 @@ class ClaimSuite(Suite):
         taken = [run_id for each in claims for run_id in ids(each)]
         assert sorted(taken) == sorted(runs)
 
+    async def test_a_fleet_that_claims_at_once_shares_no_run_and_leaves_none(self, scene: Scene) -> None:
+        """§STO-20: of workers that nobody has heard of before, each store knows its own at first."""
+        runs = [case.run.stream_id for case in await asyncio.gather(*(scene.queued() for _ in range(200)))]
+        async with scene.fleet(4) as fleet:
+            workers = [(f"w{number}", fleet[number % 4]) for number in range(40)]
+            claims = await asyncio.gather(*(each.claim(name, limit=7) for name, each in workers))
+            owned = {name: sorted(ids(each)) for (name, _), each in zip(workers, claims, strict=True)}
+            rest = await scene.claim("last", limit=len(runs))
+            taken = [claim for each in claims for claim in each] + list(rest)
+            assert sorted(ids(taken)) == sorted(runs)
+            assert {claim.attempts for claim in taken} == {1}
+            for name, each in workers:
+                assert sorted(await each.store.heartbeat(name, lease=LEASE)) == owned[name]
+
     async def test_a_new_owner_shuts_the_old_one_out(self, scene: Scene) -> None:
         """§STO-24, §ORD-13: whatever the old one still does."""
         case = await scene.queued()

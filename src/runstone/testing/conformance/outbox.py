@@ -1,4 +1,4 @@
-"""The suite of the outbox: who may claim which effect, whose outcome counts, what the ledger says (§OUT-4)."""
+"""The suite of the outbox: who may claim what, whose outcome counts, what the ledger says (§OUT-4)."""
 
 from __future__ import annotations
 
@@ -101,6 +101,18 @@ class OutboxSuite(Suite):
         claims = await asyncio.gather(*(claim(scene, f"d{number}", limit=5) for number in range(4)))
         taken = Counter(claimed.effect.id for batch in claims for claimed in batch)
         assert taken == Counter({effect.id: 1 for effect in effects_of(case)})
+
+    async def test_a_fleet_that_claims_at_once_shares_no_effect_and_leaves_none(self, scene: Scene) -> None:
+        """§OUT-4: each of its stores has the same data, and knows nothing of the others' claims."""
+        cases = await asyncio.gather(*(requested(scene, 10) for _ in range(20)))
+        asked = sorted(effect.id for case in cases for effect in effects_of(case))
+        async with scene.fleet(4) as fleet:
+            claims = await asyncio.gather(
+                *(claim(fleet[number % 4], f"d{number}", limit=7) for number in range(40))
+            )
+            rest = await claim(scene, "last", limit=len(asked))
+        taken = [claimed for each in (*claims, rest) for claimed in each]
+        assert sorted(claimed.effect.id for claimed in taken) == asked
 
     async def test_only_the_types_asked_for(self, scene: Scene) -> None:
         await requested(scene)

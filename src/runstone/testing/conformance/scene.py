@@ -56,6 +56,18 @@ class Scene:
         await self.store.close()
         self.store = await self.open_store(self.clock)
 
+    @asynccontextmanager
+    async def fleet(self, size: int) -> AsyncIterator[list[Scene]]:
+        """So many stores on the same data, this one among them, as so many processes would have them open."""
+        scenes = [self]
+        try:
+            for _ in range(size - 1):
+                scenes.append(Scene(self.open_store, await self.open_store(self.clock), self.clock))
+            yield scenes
+        finally:
+            for scene in scenes[1:]:
+                await scene.store.close()
+
     def for_tenant(self, tenant_id: str) -> Scene:
         """The same store, seen by another."""
         other = Scene(self.open_store, self.store, self.clock)

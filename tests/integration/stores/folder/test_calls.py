@@ -1,4 +1,4 @@
-"""Several events in one call: one sync, none if one of them does not fit, and a crash leaves a beginning of them."""
+"""Several events in one call: one sync, none if one does not fit, and a crash leaves a beginning of them."""
 
 from __future__ import annotations
 

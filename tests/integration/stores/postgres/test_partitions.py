@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from runstone.errors import OutcomeUnknown, StoreUnusable
 from runstone.ports.store import Committed
-from runstone.stores.postgres import PostgresStore, connections, store, writer
+from runstone.stores.postgres import PostgresStore, bell, connections, store, writer
 from tests.integration.stores.postgres.load import PATIENCE, Load
 from tests.integration.stores.sqlite import scene
 from tests.integration.stores.sqlite.scene import TENANT, usual
@@ -194,6 +194,27 @@ async def test_nothing_of_a_client_that_is_cut_off_stays_open(proxy: TcpProxy, p
             while await connection.fetchval(left):  # noqa: ASYNC110  (only the server knows)
                 await asyncio.sleep(0.05)
     await connection.close()
+
+
+async def test_a_bell_that_hangs_is_hung_up_anew(
+    proxy: TcpProxy, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways: who rings and who listens find out by themselves that nobody is there any more."""
+    for name in ("LONGEST", "LOOK_AFTER", "RETRY"):
+        monkeypatch.setattr(bell, name, 0.2)
+    async with await PostgresStore.open(proxy.url) as far, await PostgresStore.open(postgres_url) as near:
+        heard: dict[str, list[str]] = {"far": [], "near": []}
+        far.bell.listen(heard["far"].append)
+        near.bell.listen(heard["near"].append)
+        far.bell.start()
+        near.bell.start()
+        for word in ("before", "after"):
+            async with asyncio.timeout(PATIENCE):
+                while f"far {word}" not in heard["near"] or f"near {word}" not in heard["far"]:
+                    far.bell.ring(f"far {word}")
+                    near.bell.ring(f"near {word}")
+                    await asyncio.sleep(0.02)
+            assert proxy.half_open() > 0
 
 
 async def test_the_system_looks_after_connections_that_only_wait(postgres_url: str) -> None:

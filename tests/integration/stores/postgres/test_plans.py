@@ -199,10 +199,10 @@ async def test_a_statement_reads_by_its_indexes(name: str, grown: Connection) ->
     assert found <= EXPECTED[name]
 
 
-@pytest.mark.parametrize("name", ["feed", "feed_of_past_epoch", "fetch", "next_correlations", "graveyard"])
+@pytest.mark.parametrize("name", ["feed", "feed_of_past_epoch", "next_correlations", "graveyard"])
 async def test_a_page_is_read_in_the_order_of_its_index(name: str, grown: Connection) -> None:
     """To sort is to read all that is left for every page."""
-    selected = {"feed": EVENTS, "fetch": EVENTS, "graveyard": TOMBSTONES}.get(name.partition("_")[0])
+    selected = {"feed": EVENTS, "graveyard": TOMBSTONES}.get(name.partition("_")[0])
     columns = selected.selected if selected else "*"
     nodes = await plan(grown, re.sub(r"\{\w*selected\}", columns, NAMED[name]))
     assert "Sort" not in {node["Node Type"] for node in nodes}
@@ -221,9 +221,8 @@ class TestFreshDatabases:
     async def test_a_batch_is_written_by_keys(self, connection: Connection) -> None:
         await connection.execute(NAMED["session"])
         everything = commits.statement(tuple(range(len(commits.PARTS))), opens=True, moves=True, holds=True)
-        found = await reads(connection, everything)
-        assert len(found) > 5
-        assert {index for index in found if not index.endswith("_pkey")} == set()
+        written = ("streams", "signals", "runs", "outbox_events", "run_queue")  # the rest is only added to
+        assert await reads(connection, everything) == {f"{table}_pkey" for table in written}
 
     async def test_what_refers_to_others_finds_them_by_keys(
         self, postgres_url: str, connection: Connection
