@@ -23,7 +23,7 @@ from runstone.engine.cache import ResultCache
 from runstone.engine.current import CURRENT_STEP, CurrentStep
 from runstone.engine.execution import Execution
 from runstone.engine.failures import raise_failure
-from runstone.engine.functions import Callee, P, R, checked_duration, checked_text
+from runstone.engine.functions import Callee, P, R, checked_duration, checked_name, checked_text
 from runstone.engine.requests import Begun, Perform, Recall, StepRequest, value_of
 from runstone.engine.scope import current_scope
 from runstone.engine.values import Shape, write
@@ -191,6 +191,7 @@ class Run:
         `EffectFailed` when it was given up, `WaitTimeout` when it takes longer than `timeout`. A dead
         letter fails the run unless it is not `critical`; one that was waited for has told the handler.
         """
+        _checked_spec("run.effect", spec)
         step = await self._ask(
             spec.effect_name(),
             spec,
@@ -212,7 +213,7 @@ class Run:
         Then these effects are asked for one after the other, the latest first. A run that completes
         asks for none of them.
         """
-        name = f"compensate:{spec.effect_name()}"
+        name = f"compensate:{_checked_spec('run.compensate', spec).effect_name()}"
         await self._ask(name, spec, at_most_once=at_most_once, retry=retry, compensation=True)
 
     async def _ask(
@@ -286,7 +287,7 @@ class Run:
     async def wait(self, name: str, kind: None = None, *, timeout: timedelta | None = None) -> Any: ...
     async def wait(self, name: str, kind: Any = None, *, timeout: timedelta | None = None) -> Any:
         """Waits for an answer of that name; the run leaves memory. `WaitTimeout` when nobody answers."""
-        if name.startswith(EFFECT_WAIT):
+        if checked_name(name).startswith(EFFECT_WAIT):
             raise RegistrationError(f"{name!r} is the name of a wait for an effect: give yours another name")
         shape = Shape(Any if kind is None else kind, f"the answer to {name!r}")
         checked_duration("timeout", timeout)
@@ -311,7 +312,14 @@ class Run:
 
     def _deadline(self, timeout: timedelta | None) -> datetime | None:
         """Counted from what the branch has seen, should the clock be behind that."""
-        return None if timeout is None else max(self._clock.now(), self.now()) + timeout
+        if timeout is None:
+            return None
+        try:
+            return max(self._clock.now(), self.now()) + timeout
+        except OverflowError:
+            raise RegistrationError(
+                f"{timeout} from now is beyond the calendar: wait without a timeout"
+            ) from None
 
     async def patched(self, name: str) -> bool:
         """Whether this run takes the new path: true for runs that come here first with the new code."""
@@ -438,3 +446,10 @@ def _call(function: Callable[..., Any], given: dict[str, Any], begun: Callable[[
         return function(**given)
     except StopIteration as error:
         raise RuntimeError("StopIteration left the function") from error
+
+
+def _checked_spec(verb: str, spec: Any) -> EffectSpec:
+    """Refuses what is no spec of an effect."""
+    if not isinstance(spec, EffectSpec):
+        raise RegistrationError(f"{verb} takes a spec such as rs.SendEmail(…), not {spec!r}")
+    return spec

@@ -21,6 +21,9 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from runstone.core import codec
+from runstone.core.commands import PauseRun, StartRun
+from runstone.core.commit import Context, Lease
 from runstone.core.decide import Case
 from runstone.core.ids import NewId
 from runstone.core.run import Run as RunRow
@@ -28,12 +31,12 @@ from runstone.core.run import code_rank
 from runstone.engine.budget import WriteBudget
 from runstone.engine.cache import ResultCache
 from runstone.engine.context import Run
-from runstone.engine.execution import Ending, Execution
+from runstone.engine.execution import ATTEMPTS_BEFORE_QUARANTINE, Ending, Execution
 from runstone.engine.functions import Handler
 from runstone.engine.values import write
-from runstone.errors import RunstoneError
+from runstone.errors import RunstoneError, StoreError
 from runstone.ports.bell import Bell
-from runstone.ports.cases import load_case
+from runstone.ports.cases import carry_out, load_case
 from runstone.ports.clock import Clock
 from runstone.ports.store import Claim, Host
 
@@ -282,7 +285,29 @@ class Worker:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._leaving.wait(), rest)
         with suppress(RunstoneError):
-            await self._host.release(self.id, [claim.run_id])
+            if self._troubles[claim.run_id] > ATTEMPTS_BEFORE_QUARANTINE and not isinstance(
+                error, StoreError
+            ):
+                await self._quarantine(claim, error)
+            else:
+                await self._host.release(self.id, [claim.run_id])
+
+    async def _quarantine(self, claim: Claim, error: BaseException | None) -> None:
+        """It is not the store that keeps failing it: somebody has to look at it (§ENG-49)."""
+        case = await load_case(self._host, claim.tenant_id, claim.run_id)
+        waits = case is not None and case.run.run is not None and case.run.run.status != "RUNNING"
+        start = (StartRun(orchestrator_version=self._version),) if waits else ()
+        details = codec.canonical({"attempts": self._troubles.pop(claim.run_id), "error": str(error)})
+        await carry_out(
+            self._host,
+            claim.tenant_id,
+            claim.run_id,
+            *start,
+            PauseRun(reason="QUARANTINED", details=details),
+            context=Context(now=self._clock.now(), new_id=self._new_id, actor=f"worker:{self.id}"),
+            lease=Lease(owner=None),
+            fence=claim.fence,
+        )
 
     async def _handle(self, execution: Execution) -> Raw:
         """Calls the handler with the value it was started with."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from runstone.errors import ArtifactInvalid
+from runstone.ports.folder import translate
 
 _DRAFT: Final = ".~"
 """How the name of a file begins that is still being written."""
@@ -115,12 +116,14 @@ class Files:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Says what is in the way of an artifact."""
+        """Says what is in the way of an artifact; a disk that is full or cannot be written is the store's."""
         try:
             yield
+        except FileNotFoundError:
+            raise
         except OSError as error:
             if error.errno not in _IN_THE_WAY:
-                raise
+                raise translate(error, self.root / self.path(name)) from error
             raise ArtifactInvalid(
                 f"Artifact {name!r} cannot be reached: a link, or what is no file or folder, is in the "
                 f"way at {self.root / self.path(name)} ({error.strerror}). Remove it"

@@ -16,7 +16,7 @@ from typing import Final
 from runstone.core import payloads
 from runstone.core.payloads import ErrorInfo, Payload
 from runstone.core.pipeline import PipelineState
-from runstone.errors import ArtifactInvalid
+from runstone.errors import ArtifactInvalid, StoreError
 from runstone.pipeline import plan
 from runstone.pipeline.declaration import Pipeline
 from runstone.pipeline.files import Files
@@ -162,6 +162,8 @@ class Runner:
         reader = Reader(self.files, self.state, self._params, self._available(declared))
         try:
             return declared.items(reader, self.state.visits.get(declared.state, 1))
+        except StoreError:
+            raise
         except Exception as error:  # `each` is a user's function
             raise _WorkFailed(declared.name, error) from error
 
@@ -229,6 +231,8 @@ class Runner:
                 await self._call(item, work)
             result = self._results.of(item, work, self.state)
             self._results.put(result)
+        except StoreError:  # a full disk, say: the run stops here, and goes on when it is resumed
+            raise
         except Exception as error:
             details = ErrorInfo(
                 category="APPLICATION", code=type(error).__name__, message=storable(str(error))

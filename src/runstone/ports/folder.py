@@ -10,6 +10,7 @@ refused if one is; a crash may leave the first of them: `recover` says where the
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +24,7 @@ from runstone.core.events import Event
 from runstone.core.payloads import Payload
 from runstone.core.pipeline import FolderSnapshot, PipelineState
 from runstone.core.run import Run
+from runstone.errors import StoreError, StoreFull, StoreReadOnly, StoreUnusable
 from runstone.ports.store import EventLog
 
 
@@ -108,3 +110,15 @@ class RunFolders(EventLog, Protocol):
     async def run_ids(self) -> Sequence[str]:
         """Every run that has a folder, the oldest first (ids sort by time), whatever state it is in."""
         ...
+
+
+def translate(error: OSError, path: Path) -> StoreError:
+    """What the system says of a file of a run, as an error of the store (§STO-3)."""
+    said = f"{path}: {error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(f"{said}. Free some space; nothing that was acknowledged is lost")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreReadOnly(f"{said}. Check the permissions of the folder and of what is in it")
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return StoreUnusable(f"{said}. Raise the limit of open files (`ulimit -n`)")
+    return StoreUnusable(said)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import runstone as rs
+from runstone.engine.execution import Ending, Execution
 from tests.integration.engine.lab import (
     FAST,
     NOW,
@@ -346,6 +347,34 @@ async def test_a_run_that_kills_its_workers_is_quarantined_and_its_neighbours_go
         deadly[0] = False
         await handle_.resume()
         assert await within(handle_.result()) == "alive"
+
+
+async def test_a_run_that_the_engine_cannot_carry_out_is_quarantined(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is well and the run fails all the same: it must not be claimed again for ever."""
+    app = rs.App("desk")
+    run, broken = Execution.run, [True]
+
+    async def carry_out(execution: Execution) -> Ending:
+        if broken[0]:
+            raise RuntimeError("a bug of ours")
+        return await run(execution)
+
+    monkeypatch.setattr(Execution, "run", carry_out)
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        return "alive"
+
+    async with app.running(path, lease=rs.seconds(0.1)):
+        started = await app.start(handle)
+        await status(started, "PAUSED")
+        (paused,) = await data(started, "RUN_PAUSED")
+        assert paused == {"reason": "QUARANTINED", "details": {"attempts": 6, "error": "a bug of ours"}}
+        broken[0] = False
+        await started.resume()
+        assert await within(started.result()) == "alive"
 
 
 async def test_a_finished_step_shows_that_a_run_is_no_killer(path: str) -> None:

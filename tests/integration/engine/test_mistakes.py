@@ -139,6 +139,26 @@ async def keys_with_nul(run: rs.Run) -> None:
 
 
 @app.on()
+async def asks_with_text(run: rs.Run) -> None:
+    await run.effect("send a mail")  # type: ignore[call-overload]
+
+
+@app.on()
+async def makes_good_with_text(run: rs.Run) -> None:
+    await run.compensate("undo it")  # type: ignore[arg-type]
+
+
+@app.on()
+async def waits_for_five(run: rs.Run) -> None:
+    await run.wait(5)  # type: ignore[call-overload]
+
+
+@app.on()
+async def sleeps_beyond_the_calendar(run: rs.Run) -> None:
+    await run.sleep(rs.days(10_000_000))
+
+
+@app.on()
 async def calls_a_function(run: rs.Run) -> None:
     await run.call(print)  # type: ignore[arg-type]
 
@@ -175,6 +195,10 @@ async def test_a_clock_around_a_durable_call(handler: rs.Handler[None, str], tmp
         (names_with_nul, "INVALID_PAYLOAD", "NUL"),
         (reasons_with_nul, "INVALID_PAYLOAD", "NUL"),
         (keys_with_nul, "INVALID_PAYLOAD", "NUL"),
+        (asks_with_text, "RegistrationError", "rs.SendEmail"),
+        (makes_good_with_text, "RegistrationError", "rs.SendEmail"),
+        (waits_for_five, "RegistrationError", "5 cannot be a name"),
+        (sleeps_beyond_the_calendar, "RegistrationError", "beyond the calendar"),
         (calls_a_function, "RegistrationError", "@app.tool"),
         (first_of_none, "RegistrationError", "one branch or more"),
     ],
@@ -208,7 +232,7 @@ class TestRegistration:
             (int, {}, "no kind of signal"),
             (slow, {}, r"write `@app.on\(\)`"),
         ],
-        ids=repr,
+        ids=["no place", "text", "no function", "no lane", "its name", "a number", "a tool"],
     )
     def test_handlers_that_could_not_work(self, signal: Any, given: dict[str, Any], message: str) -> None:
         async def handler(run: rs.Run, value: str) -> None: ...
@@ -266,7 +290,7 @@ class TestRegistration:
             (by_thread, object(), "object has no JSON form"),
             (is_rude, 1, "is_rude takes no value"),
         ],
-        ids=lambda one: getattr(one, "name", repr(one)),
+        ids=["nothing", "text", "no sender", "an object", "too much"],
     )
     async def test_starting_with_what_the_handler_does_not_take(
         self, handler: rs.Handler[Any, Any], value: Any, message: str, tmp_path: Path

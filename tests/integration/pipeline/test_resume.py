@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from collections import Counter
@@ -14,7 +15,8 @@ import pytest
 import runstone as rs
 from runstone.core import payloads
 from runstone.core.pipeline import PipelineState
-from runstone.errors import CommandRefused
+from runstone.errors import CommandRefused, StoreError, StoreFull, StoreReadOnly
+from runstone.pipeline import files as pipeline_files
 from runstone.pipelines import Pipelines
 from tests.integration.pipeline.press import Crash, Press, files, index, opened, told
 
@@ -45,6 +47,41 @@ async def state_of(pipelines: Pipelines, run_id: str) -> PipelineState:
 
 def artifact(pipelines: Pipelines, run_id: str, name: str) -> Path:
     return pipelines.folders.folder(run_id) / "artifacts" / name
+
+
+class TestDisk:
+    """§PIP-32: a disk that is full is no fault of the work."""
+
+    @pytest.mark.parametrize(
+        ("number", "expected"),
+        [(errno.ENOSPC, StoreFull), (errno.EROFS, StoreReadOnly), (errno.EIO, StoreError)],
+    )
+    async def test_what_cannot_be_put_on_disk_stops_the_run_and_does_not_fail_it(
+        self,
+        tmp_path: Path,
+        press: Press,
+        monkeypatch: pytest.MonkeyPatch,
+        number: int,
+        expected: type[StoreError],
+    ) -> None:
+        def full(name: str, content: bytes, folder: int) -> None:
+            if name == "b.json":
+                raise OSError(number, "as the system says")
+            replace(name, content, folder)
+
+        replace = pipeline_files._replace
+        monkeypatch.setattr(pipeline_files, "_replace", full)
+        async with opened(tmp_path) as pipelines:
+            run_id = pipelines.new_id()
+            with pytest.raises(expected, match=r"artifacts/facts/b\.json: .*as the system says"):
+                await pipelines.run(press.pipeline, run_id=run_id)
+            run, state = await pipelines.look(run_id)
+            assert (run.status, state.run_state, state.issues) == ("RUNNING", "INGESTED", {})
+        monkeypatch.undo()
+        async with opened(tmp_path) as pipelines:
+            assert (await pipelines.resume(press.pipeline, run_id)).run_state == "DONE"
+            item = (await state_of(pipelines, run_id)).work_items["facts/b"]
+            assert [each.error and each.error.code for each in item.tries] == ["INTERRUPTED", None]
 
 
 class TestRewinding:

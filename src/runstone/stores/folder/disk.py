@@ -6,13 +6,12 @@ when its folder was synced, content when its file was.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runstone.errors import StoreError, StoreFull, StoreReadOnly, StoreUnusable
+from runstone.ports.folder import translate
 
 
 class Disk:
@@ -89,14 +88,3 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise translate(error, path) from error
-
-
-def translate(error: OSError, path: Path) -> StoreError:
-    said = f"{path}: {error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return StoreFull(f"{said}. Free some space; nothing that was acknowledged is lost")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return StoreReadOnly(f"{said}. Check the permissions of the folder and of what is in it")
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return StoreUnusable(f"{said}. Raise the limit of open files (`ulimit -n`)")
-    return StoreUnusable(said)

@@ -24,7 +24,8 @@ from runstone.core.events import Event, EventDraft, StreamKind
 from runstone.core.fold import RunFold, SignalFold
 from runstone.core.payloads import Payload
 from runstone.errors import DuplicateKey, OutcomeUnknown
-from runstone.stores.folder.disk import Disk, translate, translated
+from runstone.ports.folder import translate
+from runstone.stores.folder.disk import Disk, translated
 from runstone.stores.folder.lines import classify, describe, line_of
 from runstone.stores.folder.lock import Lock
 from runstone.stores.folder.proven import NAME, ProvenLog

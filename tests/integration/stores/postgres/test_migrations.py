@@ -178,4 +178,4 @@ class TestRoles:
         bare.execute("GRANT runstone_engine TO eve")
         async with ours.connected(bare.url("closed", user="eve")) as connection:
             await ours.check(connection)
-            assert await connection.fetchval("SELECT runstone.feed_epoch()") == 1
+            assert await connection.fetchval("SELECT runstone.feed_epoch()") > 0

@@ -201,7 +201,7 @@ async def test_a_bell_that_hangs_is_hung_up_anew(
 ) -> None:
     """Both ways: who rings and who listens find out by themselves that nobody is there any more."""
     for name in ("LONGEST", "LOOK_AFTER", "RETRY"):
-        monkeypatch.setattr(bell, name, 0.2)
+        monkeypatch.setattr(bell, name, 1.0)
     async with await PostgresStore.open(proxy.url) as far, await PostgresStore.open(postgres_url) as near:
         heard: dict[str, list[str]] = {"far": [], "near": []}
         far.bell.listen(heard["far"].append)

@@ -27,8 +27,11 @@ DENIED: Final = "42501"
 GUARDED_BY: Final = ("P0001", "23503")
 """A trigger or a foreign key says no: the row was found, and the role may touch it."""
 
-KEPT: Final = {"streams", *WRITTEN_ONCE}
+KEPT: Final = {"streams", "orchestration_events"}
 """What the engine may not delete; the function of retention does."""
+
+GOES: Final = {"run_queue", "run_checkpoints", "tombstones"}
+"""What goes when its time has come: a run ends, or a stream that was archived is back."""
 
 PLACED: Final = {"tombstones"}
 """What no role may even write: the same function does."""
@@ -196,7 +199,7 @@ class TestWriting:
         updated = await outcome(both, f"UPDATE runstone.{table} SET tenant_id = tenant_id")
         deleted = await outcome(both, f"DELETE FROM runstone.{table}")
         assert (updated == DENIED) == (table in WRITTEN_ONCE)
-        assert (deleted == DENIED) == (table not in ("run_queue", "run_checkpoints"))
+        assert (deleted == DENIED) == (table not in GOES)
 
     @pytest.mark.parametrize("tenant", [None, MINE])
     @pytest.mark.parametrize("table", TENANT_TABLES)

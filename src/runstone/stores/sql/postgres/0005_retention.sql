@@ -34,7 +34,7 @@ ALTER TABLE runstone.tombstones FORCE ROW LEVEL SECURITY;
 CREATE POLICY every_tenant ON runstone.tombstones TO runstone_engine USING (true) WITH CHECK (true);
 CREATE POLICY one_tenant ON runstone.tombstones TO runstone_api, runstone_owner
 USING (tenant_id = (SELECT runstone.tenant())) WITH CHECK (tenant_id = (SELECT runstone.tenant()));
-GRANT SELECT ON runstone.tombstones TO runstone_engine, runstone_api;
+GRANT SELECT, DELETE ON runstone.tombstones TO runstone_engine, runstone_api;
 
 CREATE TRIGGER tombstones_no_update BEFORE UPDATE ON runstone.tombstones
 FOR EACH ROW EXECUTE FUNCTION runstone.refuse('tombstones are immutable');
@@ -60,28 +60,18 @@ END $$;
 CREATE TRIGGER tombstones_no_delete BEFORE DELETE ON runstone.tombstones
 FOR EACH ROW EXECUTE FUNCTION runstone.keep_tombstone();
 
--- Takes the tombstone of a stream away that has come back whole; refuses any other.
-CREATE FUNCTION runstone.lift_tombstone(whose uuid, stream uuid) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    before text := coalesce(current_setting('runstone.tenant', true), '');
-BEGIN
-    PERFORM set_config('runstone.tenant', whose::text, true);
-    DELETE FROM runstone.tombstones AS t
-    USING runstone.streams AS s
-    WHERE t.stream_id = stream AND s.id = stream AND s.last_seq = t.last_seq AND s.head = t.head;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'stream % was archived, and comes back whole or not at all', stream
-            USING ERRCODE = 'unique_violation', SCHEMA = 'runstone', TABLE = 'tombstones', CONSTRAINT = 'tombstones_pkey';
-    END IF;
-    PERFORM set_config('runstone.tenant', before, true);
-END $$;
-
+-- A stream that was archived comes back whole, and takes its tombstone away; anything else is refused. With the rights
+-- of whoever writes it, so that nobody reaches the tombstone of another tenant.
 CREATE FUNCTION runstone.refuse_archived_stream() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT 1 FROM runstone.tombstones WHERE stream_id = NEW.id) THEN
-        PERFORM runstone.lift_tombstone(NEW.tenant_id, NEW.id);
+        DELETE FROM runstone.tombstones
+        WHERE stream_id = NEW.id AND tenant_id = NEW.tenant_id AND last_seq = NEW.last_seq AND head = NEW.head;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'stream % was archived, and comes back whole or not at all', NEW.id
+                USING ERRCODE = 'unique_violation', SCHEMA = 'runstone', TABLE = 'tombstones', CONSTRAINT = 'tombstones_pkey';
+        END IF;
     END IF;
     RETURN NULL;
 END $$;
@@ -212,11 +202,9 @@ END $$;
 
 REVOKE ALL ON FUNCTION
     runstone.keep_tombstone(),
-    runstone.lift_tombstone(uuid, uuid),
     runstone.refuse_archived_stream(),
     runstone.refuse_archived_signal(),
     runstone.refuse_archived_run(),
     runstone.forget_correlation(uuid, uuid, json)
 FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION runstone.forget_correlation(uuid, uuid, json) TO runstone_engine;
-GRANT EXECUTE ON FUNCTION runstone.lift_tombstone(uuid, uuid) TO runstone_engine, runstone_api;
