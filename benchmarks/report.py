@@ -7,7 +7,7 @@ Ratios have the same keys in every benchmark that measures the same thing:
     replay      events replayed from a log per second over the 100,000 to reach
     dbos        times DBOS, each with as many runs at once as suits it best
     dbos@64     times DBOS, both at 64 runs at once
-    langgraph   times LangGraph, in the same way
+    langgraph   times LangGraph, in the same way; so `restate`
     best        times the best peer, each with as many runs at once as suits it best
     best@64     times the best peer with as many runs at once as suits it best, at 64 runs at once
     bare        one step's or commit's latency over one bare durable commit of the same rows

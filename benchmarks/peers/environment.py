@@ -1,4 +1,7 @@
-"""A peer's own environment: built once from its hashed lock file, kept until that changes."""
+"""A peer's own environment: built once from its hashed lock file, kept until that changes.
+
+A peer may also have a server that comes from npm; then there is a folder of its name beside its lock file.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,10 @@ _INSTALL: Final = (
 )
 
 
+# No scripts: what a package wants to do when it is installed is no business of ours.
+_NPM: Final = ("npm", "ci", "--ignore-scripts", "--no-fund", "--no-audit", "--prefix")
+
+
 class PeerMissing(Exception):
     """The peer cannot be installed here."""
 
@@ -37,6 +44,30 @@ def python_of(peer: str) -> Path:
     if not folder.exists():
         _build(folder, _lock(peer))
     return folder / "bin" / "python"
+
+
+def server_of(peer: str, program: str) -> Path:
+    """A program that npm installs for this machine; `PeerMissing` where it cannot be had."""
+    lock = (LOCKS / peer / "package-lock.json").read_bytes()
+    folder = ENVIRONMENTS / f"{peer}-server-{sha256(lock).hexdigest()[:12]}"
+    if not folder.exists():
+        _build_server(folder, LOCKS / peer)
+    found = [path for path in folder.glob(f"node_modules/*/*/bin/{program}") if os.access(path, os.X_OK)]
+    if not found:
+        raise PeerMissing(f"there is no {program} for this machine")
+    return found[0]
+
+
+def _build_server(folder: Path, wanted: Path) -> None:
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    try:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(wanted / name, unfinished)
+        _call([*_NPM, str(unfinished)])
+        unfinished.rename(folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _lock(peer: str) -> Path:

@@ -2,10 +2,11 @@
 
 Runs of five steps, so many at once: each client starts a run, waits for its result, starts the
 next. In every round DBOS and LangGraph take their turn on the same server, equally durable, each in an
-environment of its own and in a database of its own. So does a bare writer, with the transactions that
-the store made of the engine's commits; both databases have to hold the same rows then.
+environment of its own and in a database of its own; and Restate, which has a log of its own on the same disk.
+So does a bare writer, with the transactions that the store made of the engine's commits; both databases have
+to hold the same rows then.
 
-Peers can run in threads or in tasks: rounds alternate, and the better of the two counts.
+Peers can run in two styles, such as threads and tasks: rounds alternate, and the better of the two counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks import bare_postgres, peers
 from benchmarks.apps import STEPS, five_steps
 from benchmarks.companion import Companion
 from benchmarks.measure import Spread, rounds_of, scaled, scratch_folder, undisturbed
-from benchmarks.peers.environment import PeerMissing, python_of
+from benchmarks.peers.environment import PeerMissing, python_of, server_of
 from benchmarks.plots import Plot
 from benchmarks.postgres import DURABLE, Ground, RememberingStore, on_postgres
 from benchmarks.registry import Benchmark, Progress
@@ -38,14 +39,39 @@ PEER_RUNS: Final = {1: 20, 16: 48, 64: 96, 256: 256}
 ROUNDS: Final = 6
 QUICK_ROUNDS: Final = 2
 QUICK_SCALE: Final = 0.4
-PEER_QUICK_SCALE: Final = 0.5
-STYLES: Final = ("tasks", "threads")
-PEERS: Final = {"dbos": "DBOS", "langgraph": "LangGraph"}
-"""The names of their environments and scripts, and their own."""
-
+PEER_QUICK_SCALE: Final = 0.35
 SCRIPTS: Final = Path(peers.__path__[0])
 TARGETS: Final = {"limit@64": at_least(0.6), "limit@256": at_least(0.6)}
 PEER_TARGETS: Final = {"dbos": at_least(25), "best": at_least(8)}
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a peer beforehand."""
+
+    title: str
+    durable: Mapping[str, str] = msgspec.field(default_factory=lambda: DURABLE)
+    """What it has to answer."""
+    styles: tuple[str, str] = ("tasks", "threads")
+    times: int = 1
+    """How many times the runs it makes in a round: those of a faster one would be over too soon."""
+    server: str | None = None
+    """The program it stores its log with; none: our PostgreSQL server."""
+    note: str = "on the same server, every connection asked how durable it is"
+
+
+PEERS: Final = {
+    "dbos": Kind(title="DBOS"),
+    "langgraph": Kind(title="LangGraph"),
+    "restate": Kind(
+        title="Restate",
+        durable={"fsync": "on"},
+        styles=("one process", "two processes"),
+        times=4,
+        server="restate-server",
+        note="with a log of its own on the same disk, which its server syncs",
+    ),
+}
+"""By the name of their environments and scripts."""
 
 
 class Unlike(Exception):
@@ -60,8 +86,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     """Steps per second."""
     batch: float
     """Commits in a transaction."""
-    style: str
-    peers: Mapping[str, float]
+    peers: Mapping[str, tuple[float, str]]
+    """Steps per second, and in which style."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,17 +104,32 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 class Peer:
     """Another system in a process beside this one."""
 
-    def __init__(self, name: str, companion: Companion) -> None:
+    def __init__(self, name: str, companion: Companion, folder: Path) -> None:
         self.name = name
+        self.kind = PEERS[name]
         self._companion = companion
+        self._folder = folder
+        self._rounds = 0
         self.version = ""
+
+    def take_turn(self, ground: Ground, number: int, at_once: int, runs: int) -> tuple[float, str]:
+        """Steps per second in a round, and the style of that round."""
+        style = self.kind.styles[number % len(self.kind.styles)]
+        return self.rate(self._place(ground), style, at_once, runs * self.kind.times), style
+
+    def _place(self, ground: Ground) -> str:
+        """Where it stores this round's runs: an empty database of ours, or a new folder."""
+        self._rounds += 1
+        if self.kind.server is None:
+            return ground.database(self.name, migrated=False)
+        return str(self._folder / str(self._rounds))
 
     def rate(self, url: str, style: str, at_once: int, runs: int) -> float:
         """Steps per second; `Unlike` if they were not as durable as ours, or not all there."""
         found = self._companion.ask(url=url, style=style, at_once=at_once, runs=runs)
-        expected: dict[str, Any] = {**DURABLE, "ended": runs, "steps": STEPS * runs}
+        expected: dict[str, Any] = {**self.kind.durable, "ended": runs, "steps": STEPS * runs}
         if any(found.get(name) != value for name, value in expected.items()):
-            raise Unlike(f"{PEERS[self.name]}: {found} where {expected} was expected")
+            raise Unlike(f"{self.kind.title}: {found} where {expected} was expected")
         self.version = found["version"]
         return STEPS * runs / float(found["seconds"])
 
@@ -101,14 +142,11 @@ class Field(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        there = (
-            f"{PEERS[peer.name]} {peer.version}: on the same server, every connection asked how durable it is"
-            for peer in self.peers
-        )
+        there = (f"{peer.kind.title} {peer.version}: {peer.kind.note}" for peer in self.peers)
         return (
             *there,
             *(
-                f"{PEERS[name]} was not measured, for it cannot be installed here: {why}"
+                f"{PEERS[name].title} was not measured, for it cannot be installed here: {why}"
                 for name, why in self.missing.items()
             ),
         )
@@ -124,8 +162,7 @@ def measured(ground: Ground, quick: bool, progress: Progress, scale: float) -> R
             taken = []
             for number in rounds_of(QUICK_ROUNDS if quick else ROUNDS, scale):
                 progress(f"{at_once} at once, round {number + 1}")
-                style = STYLES[number % len(STYLES)]
-                taken.append(take_round(ground, field.peers, style, at_once, runs, peer_runs))
+                taken.append(take_round(ground, field.peers, number, at_once, runs, peer_runs))
             levels[at_once] = _level(taken)
         return _report(levels, field, ground)
 
@@ -135,21 +172,28 @@ def open_peers(folder: Path, progress: Progress) -> Iterator[Field]:
     """Every peer that can be had, for as long as this is open."""
     found, missing = [], {}
     with ExitStack() as stack:
-        for name, title in PEERS.items():
-            progress(f"looking for {title}; the first time, its environment is built")
+        for name, kind in PEERS.items():
+            progress(f"looking for {kind.title}; the first time, its environment is built")
             try:
-                command = [python_of(name), SCRIPTS / f"{name}_runs.py"]
+                command = command_of(name)
             except PeerMissing as error:
                 missing[name] = str(error)
                 continue
             own = folder / name
             own.mkdir()
-            found.append(Peer(name, stack.enter_context(Companion(command, own))))
+            found.append(Peer(name, stack.enter_context(Companion(command, own)), own))
         yield Field(found, missing)
 
 
+def command_of(name: str) -> list[Path]:
+    """What starts a peer; `PeerMissing` where it cannot be installed."""
+    command = [python_of(name), SCRIPTS / f"{name}_runs.py"]
+    program = PEERS[name].server
+    return command if program is None else [*command, server_of(name, program)]
+
+
 def take_round(
-    ground: Ground, others: Sequence[Peer], style: str, at_once: int, runs: int, peer_runs: int
+    ground: Ground, others: Sequence[Peer], number: int, at_once: int, runs: int, peer_runs: int
 ) -> Round:
     """The engine, the bare writer with its rows, and the peers."""
     store, bare = ground.database("store"), ground.database("bare")
@@ -159,11 +203,7 @@ def take_round(
         engine=STEPS * runs / seconds,
         bare=STEPS * runs / taken.seconds,
         batch=len(commits) / len(taken.each),
-        style=style,
-        peers={
-            peer.name: peer.rate(ground.database(peer.name, migrated=False), style, at_once, peer_runs)
-            for peer in others
-        },
+        peers={peer.name: peer.take_turn(ground, number, at_once, peer_runs) for peer in others},
     )
 
 
@@ -208,11 +248,11 @@ def _level(rounds: Sequence[Round]) -> Level:
 
 
 def _better(rounds: Sequence[Round], name: str) -> tuple[float, str]:
-    styles = {each.style for each in rounds}
-    return max(
-        (Spread.of([each.peers[name] for each in rounds if each.style == style]).middle, style)
-        for style in styles
-    )
+    rates: dict[str, list[float]] = {}
+    for each in rounds:
+        rate, style = each.peers[name]
+        rates.setdefault(style, []).append(rate)
+    return max((Spread.of(found).middle, style) for style, found in rates.items())
 
 
 def _report(levels: Mapping[int, Level], field: Field, ground: Ground) -> Report:
@@ -222,7 +262,7 @@ def _report(levels: Mapping[int, Level], field: Field, ground: Ground) -> Report
         name=NAME,
         columns=(
             *("runs at once", "engine", "bare", "commits a transaction", "limit", "of rounds"),
-            *(PEERS[name] for name in names),
+            *(PEERS[name].title for name in names),
         ),
         rows=tuple(_row(at_once, level) for at_once, level in levels.items()),
         ratios=limits | _peer_ratios(levels, names),
@@ -291,14 +331,13 @@ def _plot(levels: Mapping[int, Level], names: Sequence[str]) -> Plot:
         places=tuple(str(at_once) for at_once in levels),
         series={
             "Runstone": tuple(level.engine.middle for level in levels.values()),
-            "its rows by bare asyncpg": tuple(level.bare.middle for level in levels.values()),
-            **{PEERS[name]: tuple(level.peers[name][0] for level in levels.values()) for name in names},
+            **{PEERS[name].title: tuple(level.peers[name][0] for level in levels.values()) for name in names},
         },
     )
 
 
 BENCHMARK: Final = Benchmark(
     NAME,
-    "steps per second of five-step runs on PostgreSQL, beside DBOS, LangGraph and bare asyncpg",
+    "steps per second of five-step runs on PostgreSQL, beside three peers and bare asyncpg",
     on_postgres(NAME, measured),
 )

@@ -337,6 +337,15 @@ def test_status_draws_the_graph(folder: Path) -> None:
     assert everything == json.loads((folder / "runs" / run_id / "snapshot.json").read_bytes())
 
 
+def test_why_tells_of_a_file_that_was_touched(folder: Path) -> None:
+    run_id = run_id_of(succeed(folder, "run", SOURCE))
+    assert "It is up to date." in succeed(folder, "why", "site/east.md")
+    (folder / "runs" / run_id / "artifacts" / "facts" / "east.json").write_text("{}")
+    shown = succeed(folder, "why", "site/east.md")
+    assert "  touched   facts/east.json: its file is not what the log says\n" in shown
+    assert "up to date" not in shown
+
+
 def test_a_run_can_be_followed(folder: Path) -> None:
     process = start(folder, "run", f"{GAZETTE}:slow")
     wait_for_call(folder, process)

@@ -321,10 +321,10 @@ def test_half_an_environment_is_never_found(tmp_path: Path, monkeypatch: pytest.
     assert not list((tmp_path / "environments").iterdir())
 
 
-@pytest.mark.parametrize("peer", ["dbos", "langgraph"])
+@pytest.mark.parametrize("peer", ["dbos", "langgraph", "restate"])
 def test_the_lock_file_of_a_peer_names_hashes_and_no_host(peer: str) -> None:
     lock = (environment.LOCKS / f"{peer}.lock").read_text("utf-8")
-    assert f"{peer}==" in lock
+    assert f"{peer}==" in lock or f"{peer}-sdk==" in lock
     assert "--hash=sha256:" in lock
     assert "://" not in lock
 

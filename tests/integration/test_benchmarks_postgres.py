@@ -12,6 +12,8 @@ from benchmarks import postgres as benchmarked
 from benchmarks.bare_sqlite import Unequal
 from benchmarks.companion import Companion
 from benchmarks.peers import environment
+from benchmarks.peers.environment import PeerMissing
+from benchmarks.plots import svg
 from benchmarks.postgres import DURABLE, Ground, on_postgres, private_server
 from benchmarks.suite import append_grown, append_postgres, commit_latency, feed, recovery, steps_postgres
 from benchmarks.workloads import five_step_run, mixed_run
@@ -119,30 +121,18 @@ async def test_as_many_steps_are_timed_as_bare_commits_of_steps(ground: Ground) 
 
 @pytest.mark.parametrize("at_once", [1, 8])
 def test_what_the_engine_wrote_is_written_again_equally(at_once: int, ground: Ground) -> None:
-    taken = steps_postgres.take_round(ground, [], "tasks", at_once, 12, 1)
+    taken = steps_postgres.take_round(ground, [], 0, at_once, 12, 1)
     assert 1 <= taken.batch <= at_once
     assert not taken.peers
 
 
 def level(**peers: tuple[float, str]) -> steps_postgres.Level:
-    rounds = [
-        steps_postgres.Round(
-            engine=900.0, bare=1000.0, batch=2.0, style=style, peers=dict.fromkeys(peers, 1.0)
-        )
-        for style in steps_postgres.STYLES
-    ]
-    return steps_postgres.Level(
-        **{
-            name: getattr(steps_postgres._level(rounds), name)
-            for name in ("engine", "bare", "limit", "batch")
-        },
-        peers=peers,
-    )
+    return steps_postgres._level([steps_postgres.Round(engine=900.0, bare=1000.0, batch=2.0, peers=peers)])
 
 
 def test_the_better_style_of_a_peer_counts() -> None:
     rounds = [
-        steps_postgres.Round(engine=1.0, bare=1.0, batch=1.0, style=style, peers={"dbos": rate})
+        steps_postgres.Round(engine=1.0, bare=1.0, batch=1.0, peers={"dbos": (rate, style)})
         for style, rate in (("tasks", 10.0), ("threads", 30.0), ("tasks", 12.0), ("threads", 20.0))
     ]
     assert steps_postgres._level(rounds).peers == {"dbos": (25.0, "threads")}
@@ -160,10 +150,16 @@ def test_both_are_compared_at_their_best_and_the_best_peer_is_the_fastest() -> N
 
 
 def test_a_missing_peer_might_be_the_best() -> None:
-    assert steps_postgres._peer_targets(["dbos", "langgraph"]).keys() == {"dbos", "best"}
+    assert steps_postgres._peer_targets([*steps_postgres.PEERS]).keys() == {"dbos", "best"}
     assert steps_postgres._peer_targets(["dbos"]).keys() == {"dbos"}
     assert steps_postgres._peer_targets(["langgraph"]) == {}
     assert steps_postgres._peer_ratios({64: level()}, []) == {}
+
+
+def test_all_peers_fit_into_the_plot() -> None:
+    names = [*steps_postgres.PEERS]
+    levels = {64: level(**dict.fromkeys(names, (10.0, "tasks")))}
+    assert svg(steps_postgres._plot(levels, names)).startswith("<svg ")
 
 
 class Answering(Companion):
@@ -176,24 +172,50 @@ class Answering(Companion):
         return {"seconds": 2.0, "version": "9", **DURABLE, "ended": 4, "steps": 20} | self._answer
 
 
-def test_a_peer_that_is_less_durable_or_did_less_is_not_compared() -> None:
-    assert steps_postgres.Peer("dbos", Answering()).rate("", "tasks", 1, 4) == 10.0
+def test_a_peer_that_is_less_durable_or_did_less_is_not_compared(tmp_path: Path) -> None:
+    assert steps_postgres.Peer("dbos", Answering(), tmp_path).rate("", "tasks", 1, 4) == 10.0
     for lack in ({"synchronous_commit": "off"}, {"fsync": "on or off"}, {"ended": 3}, {"steps": 19}):
         with pytest.raises(steps_postgres.Unlike, match="DBOS"):
-            steps_postgres.Peer("dbos", Answering(**lack)).rate("", "tasks", 1, 4)
+            steps_postgres.Peer("dbos", Answering(**lack), tmp_path).rate("", "tasks", 1, 4)
+    with pytest.raises(steps_postgres.Unlike, match="Restate"):
+        steps_postgres.Peer("restate", Answering(fsync="off"), tmp_path).rate("", "one process", 1, 4)
 
 
-@pytest.mark.parametrize("style", steps_postgres.STYLES)
 @pytest.mark.parametrize("peer", steps_postgres.PEERS)
-def test_a_peer_does_what_it_is_compared_for(peer: str, style: str, ground: Ground, tmp_path: Path) -> None:
-    if not environment.folder_of(peer).exists():
+def test_a_peer_does_what_it_is_compared_for(peer: str, ground: Ground, tmp_path: Path) -> None:
+    if not is_installed(peer):
         pytest.skip(f"{peer} is not installed: python -m benchmarks steps-postgres does that")
-    command = [environment.python_of(peer), steps_postgres.SCRIPTS / f"{peer}_runs.py"]
-    with Companion(command, tmp_path) as companion:
-        found = steps_postgres.Peer(peer, companion)
-        for _ in range(2):
-            assert found.rate(ground.database(peer, migrated=False), style, 3, 5) > 0
+    with Companion(steps_postgres.command_of(peer), tmp_path) as companion:
+        found = steps_postgres.Peer(peer, companion, tmp_path)
+        taken = [found.take_turn(ground, number, 3, 5) for number in range(2)]
+        assert [style for _, style in taken] == [*found.kind.styles]
+        assert all(rate > 0 for rate, _ in taken)
         assert found.version
+
+
+def is_installed(peer: str) -> bool:
+    """No test installs anything."""
+    servers = environment.ENVIRONMENTS.glob(f"{peer}-server-*")
+    return environment.folder_of(peer).exists() and (
+        steps_postgres.PEERS[peer].server is None or any(servers)
+    )
+
+
+def test_the_lock_file_of_a_server_names_hashes_and_no_host() -> None:
+    lock = (environment.LOCKS / "restate" / "package-lock.json").read_text("utf-8")
+    assert '"integrity": "sha512-' in lock
+    assert "://" not in lock
+
+
+def test_half_a_server_is_never_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "LOCKS", tmp_path)
+    monkeypatch.setattr(environment, "ENVIRONMENTS", tmp_path / "environments")
+    (tmp_path / "odd").mkdir()
+    for name in ("package.json", "package-lock.json"):
+        (tmp_path / "odd" / name).write_text("no JSON at all")
+    with pytest.raises(PeerMissing):
+        environment.server_of("odd", "program")
+    assert not list((tmp_path / "environments").iterdir())
 
 
 # A log that has grown, and the feed

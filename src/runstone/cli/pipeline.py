@@ -184,8 +184,6 @@ def _drive(
         click.echo("Stopped. `runstone pipeline resume` goes on.", err=True)
         sys.stdout.flush()
         os._exit(STOPPED)  # a plain function that still runs in a thread would hold the process up
-    for note in outcome.notes:
-        click.echo(f"Note: {note}", err=True)
     ended = f" ({outcome.message or outcome.exit_reason})" if outcome.exit_reason else ""
     say(f"{outcome.run_state}{ended}")
     return 1 if outcome.exit_reason else 0

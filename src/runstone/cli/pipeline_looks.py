@@ -20,6 +20,7 @@ from runstone.cli.pipeline_common import LAST, find, graph_of, load_pipeline, op
 from runstone.core.ids import UUID_PATTERN
 from runstone.errors import NotFound
 from runstone.pipeline import drawing
+from runstone.pipeline.files import Files
 from runstone.pipeline.why import Why, why
 
 SNAPSHOT: Final = "snapshot.json"
@@ -45,7 +46,8 @@ async def _why(options: Options, root: str | None, run: str, artifact: str) -> W
     async with opened(options, root) as pipelines:
         run_id = await find(pipelines, run)
         _, state = await pipelines.look(run_id)
-        return why(artifact, state, await pipelines.events(run_id))
+        files = Files(pipelines.folders.folder(run_id))
+        return why(artifact, state, await pipelines.events(run_id), files.sha256)
 
 
 def _explained(found: Why) -> Iterator[str]:
@@ -61,10 +63,11 @@ def _explained(found: Why) -> Iterator[str]:
         )
     for name in found.needed_by:
         yield f"  needed by {name}"
-    if found.stale:
-        for reason in found.reasons:
-            yield f"  stale     {reason}"
-    else:
+    for reason in found.reasons:
+        yield f"  stale     {reason}"
+    for name in found.touched:
+        yield f"  touched   {name}: its file is not what the log says"
+    if not found.stale and not found.touched:
         yield "  It is up to date."
 
 

@@ -43,17 +43,13 @@ CHANGING: Final[dict[type[Row], tuple[str, ...]]] = {
     ),
     Step: ("completed_at", "status", "output_result", "error_details", "skip_reason", "artifacts"),
     StepCorrection: (),
-    Effect: (
-        *("executed_at", "status", "execution_result", "error_details", "retry_count", "next_retry_at"),
-    ),
-    OutboxEntry: (
-        *("processed_at", "status", "retry_count", "next_retry_at", "result", "error_details"),
-    ),
+    Effect: ("executed_at", "status", "execution_result", "error_details", "retry_count", "next_retry_at"),
+    OutboxEntry: ("processed_at", "status", "retry_count", "next_retry_at", "result", "error_details"),
     ToolCall: ("completed_at", "status", "result", "error_details", "execution_duration_ms", "cache_hit"),
     QueueEntry: ("code_rank", "started", "wake_at", "news_seq"),
 }
-"""What events, or a newer fold of them, can change of a row that is there, in the order of its fields: a store
-need not write the rest again, nor its indexes."""
+"""What events, or a newer fold of them, can change of a row that is there, in the order of its fields: a
+store need not write the rest again, nor its indexes."""
 
 
 def queue_entry(state: RunState | RunFold) -> QueueEntry | None:

@@ -90,7 +90,7 @@ class Worker:
         self._jitter = jitter
         self._budget = budget
         self._cache = cache or ResultCache(clock)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[RunRow | None]] = set()
         self._leaving = asyncio.Event()
         self._left = asyncio.Event()
         self._executions: dict[str, Execution] = {}
@@ -217,23 +217,27 @@ class Worker:
         self._tasks.add(task)
         task.add_done_callback(lambda _: self._let_go(claim.run_id, task))
 
-    def _let_go(self, run_id: str, task: asyncio.Task[None]) -> None:
+    def _let_go(self, run_id: str, task: asyncio.Task[RunRow | None]) -> None:
+        """Its place is free before anybody hears of its end: who starts the next run then finds one."""
         self._tasks.discard(task)
         self._held[run_id] -= 1
         if self._held[run_id] <= 0:
             del self._held[run_id]
         self._wake.set()
+        if not task.cancelled() and (ended := task.result()) is not None:
+            self._ended(ended)
 
     # Executing
 
-    async def _execute(self, claim: Claim, case: Case | None) -> None:
+    async def _execute(self, claim: Claim, case: Case | None) -> RunRow | None:
+        """The run as it is when it leaves this worker's memory; none if that is for others to tell."""
         previous = self._executions.get(claim.run_id)
         if previous is not None:
             previous.abandon()
         try:
             case = case or await self._load(claim)
             if case is None or self._leaving.is_set():
-                return
+                return None
             execution = Execution(
                 self._handle,
                 case,
@@ -255,9 +259,10 @@ class Worker:
             finally:
                 if self._executions.get(claim.run_id) is execution:
                     del self._executions[claim.run_id]
-            await self._report(claim, execution, ending)
+            return await self._report(claim, execution, ending)
         except Exception as error:
             await self._give_back(claim, error)
+            return None
 
     async def _load(self, claim: Claim) -> Case | None:
         self._loading.add(claim.run_id)
@@ -267,15 +272,14 @@ class Worker:
         finally:
             self._loading.discard(claim.run_id)
 
-    async def _report(self, claim: Claim, execution: Execution, ending: Ending) -> None:
+    async def _report(self, claim: Claim, execution: Execution, ending: Ending) -> RunRow | None:
         if ending == "failed":
             await self._give_back(claim, execution.error)
-            return
+            return None
         self._troubles.pop(claim.run_id, None)
         if ending == "paused" and execution.keeps_lease:
             await self._host.release(self.id, [claim.run_id])
-        if ending != "lost" and execution.state.run is not None:
-            self._ended(execution.state.run)
+        return None if ending == "lost" else execution.state.run
 
     async def _give_back(self, claim: Claim, error: BaseException | None) -> None:
         """What cannot be read or written here is left to whoever claims it, after a while and no sooner."""

@@ -15,8 +15,10 @@ _HEIGHT: Final = 34
 _GAP: Final = 26
 _LANE: Final = 22
 _MARGIN: Final = 24
+_BASELINE: Final = 5
+"""How far below a line's middle its letters stand; not every viewer knows `dominant-baseline`."""
 _STYLE: Final = """
-    text { font: 13px system-ui, sans-serif; fill: #1b1f24; text-anchor: middle; dominant-baseline: central; }
+    text { font: 13px system-ui, sans-serif; fill: #1b1f24; text-anchor: middle; }
     .note { font-size: 11px; fill: #57606a; }
     rect { fill: #ffffff; stroke: #57606a; stroke-width: 1.2; }
     .stable rect { fill: #dafbe1; stroke: #1a7f37; }
@@ -95,11 +97,18 @@ def svg(graph: Graph, state: PipelineState | None = None, *, title: str = "State
         ),
         *(_curve(graph, state, left, jump, lane, -1) for lane, jump in enumerate(_short_first(graph, back))),
         *(_box(graph, state, left, name) for name in graph.names),
-        f'  <text class="note" x="{left + _WIDTH // 2}" y="{height - _MARGIN}">'
-        f"Any other may also end {FAILED} or {CANCELLED}.</text>",
+        *_notes_below(graph, left + _WIDTH // 2, height - _MARGIN),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _notes_below(graph: Graph, middle: int, bottom: int) -> Iterator[str]:
+    notes = [f"Any other may also end {FAILED} or {CANCELLED}."]
+    if any(state.stable for state in graph.states.values()):
+        notes.insert(0, "Green: stable. Dashed: goes back to it on resume.")
+    for line, note in enumerate(reversed(notes)):
+        yield f'  <text class="note" x="{middle}" y="{bottom - 16 * line}">{note}</text>'
 
 
 def _goes_on(graph: Graph, name: str) -> bool:
@@ -155,5 +164,5 @@ def _box(graph: Graph, state: PipelineState, left: int, name: str) -> str:
     marked = f' class="{" ".join(classes)}"' if classes else ""
     return (
         f'  <g{marked}><rect x="{left}" y="{top}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="{left + _WIDTH // 2}" y="{top + _HEIGHT // 2}">{label}</text></g>'
+        f'<text x="{left + _WIDTH // 2}" y="{top + _HEIGHT // 2 + _BASELINE}">{label}</text></g>'
     )

@@ -31,7 +31,7 @@ def check_content(name: str, content: bytes, schema: Mapping[str, Any], schema_i
         pointer = "".join(f"/{part}" for part in errors[0].absolute_path)
         of = f" {schema_id}" if schema_id else ""
         raise ArtifactInvalid(
-            f"Artifact {name!r} does not fit its schema{of}: {errors[0].message} (at {pointer!r})"
+            f"Artifact {name!r} does not fit its schema{of} at {pointer or 'its root'}: {errors[0].message}"
         )
 
 

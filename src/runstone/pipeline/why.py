@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 import msgspec
@@ -41,10 +41,17 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     stale: bool
     reasons: tuple[str, ...]
     """From the artifact up to the first cause."""
+    touched: tuple[str, ...] = ()
+    """Of it and all it was made from, what is another on disk than in the log."""
 
 
-def why(name: str, state: PipelineState, events: Iterable[Event]) -> Why:
-    """Explains an artifact from a run's log."""
+def why(
+    name: str,
+    state: PipelineState,
+    events: Iterable[Event],
+    on_disk: Callable[[str], str | None] | None = None,
+) -> Why:
+    """Explains an artifact from a run's log; `on_disk` gives the hash of an artifact's file as it is now."""
     artifact = state.artifacts.get(name)
     if artifact is None:
         raise NotFound(
@@ -67,7 +74,19 @@ def why(name: str, state: PipelineState, events: Iterable[Event]) -> Why:
         needed_by=tuple(sorted(other for other, known in state.artifacts.items() if name in known.inputs)),
         stale=artifact.stale,
         reasons=_reasons(name, state, events) if artifact.stale else (),
+        touched=_touched(name, state, on_disk) if on_disk else (),
     )
+
+
+def _touched(name: str, state: PipelineState, on_disk: Callable[[str], str | None]) -> tuple[str, ...]:
+    found, ahead = {name}, [name]
+    while ahead:
+        for source in state.artifacts[ahead.pop()].inputs:
+            if source in state.artifacts and source not in found:
+                found.add(source)
+                ahead.append(source)
+    current = sorted(each for each in found if not state.artifacts[each].stale)
+    return tuple(each for each in current if on_disk(each) != state.artifacts[each].sha256)
 
 
 def _now(state: PipelineState, name: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runstone.errors import ArtifactInvalid
+from runstone.errors import ArtifactInvalid, StoreFull
 from runstone.pipeline.files import Files
 
 
@@ -84,7 +84,7 @@ def test_a_write_that_fails_leaves_the_old_file(files: Files, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(StoreFull, match="No space left"):
         files.write({"a": b"new"})
     monkeypatch.undo()
     assert files.read("a") == b"old"

@@ -47,6 +47,25 @@ def test_what_made_it_from_what_and_what_needs_it() -> None:
     assert (found.stale, found.reasons) == (False, ())
 
 
+def test_a_file_that_somebody_touched_is_told_wherever_it_is_upstream() -> None:
+    told = story()
+    assert told.state.pipeline is not None
+    on_disk: dict[str, str | None] = {"a": HASH, "b": OTHER_HASH, "c": THIRD_HASH}
+
+    def touched(name: str) -> tuple[str, ...]:
+        assert told.state.pipeline is not None
+        return why(name, told.state.pipeline, told.run_events, on_disk.get).touched
+
+    assert touched("c") == ()
+    on_disk["a"] = THIRD_HASH
+    assert [touched(name) for name in "abc"] == [("a",)] * 3
+    on_disk["b"] = None
+    assert touched("c") == ("a", "b")
+    assert touched("a") == ("a",)
+    told.record(payloads.ArtifactInvalidated(name="b", because="b", reason="its file is gone"))
+    assert touched("c") == ("a",), "the log knows of b"
+
+
 def test_something_that_no_item_made() -> None:
     found = ask(story(), "a")
     assert (found.item, found.tries, found.made_from) == (None, 0, ())

@@ -78,7 +78,7 @@ def _take_up(folders: Folders, log: EventFile, context: Context, *, failed: str 
     try:
         settle_signal(folders, log, context)
     except SnapshotInvalid as error:
-        notes.append(f"the run's signal cannot be read: {error}")
+        notes.append(_noted(f"the run's signal cannot be read: {error}"))
     shown = folders.view(log.tenant_id, log.stream_id)
     assert shown is not None, "it was folded a moment ago"
     return Recovery(
@@ -95,12 +95,11 @@ def _mend_snapshot(folders: Folders, path: Path, fold: RunFold) -> Iterator[str]
     wrong = snapshots.problem(found, fold)
     if wrong is None:
         return
-    _logger.warning("%s: %s; it is made again from the log", path, wrong.reason)
     if found is not None and not wrong.usual:
-        yield f"{path}: as it was, it is in {_keep(folders, path, found)} now"
+        yield _noted(f"{path}: as it was, it is in {_keep(folders, path, found)} now")
     with translated(path):
         folders.disk.replace(path, snapshots.content(fold))
-    yield f"{path}: {wrong.reason}; it was made again from the log"
+    yield _noted(f"{path}: {wrong.reason}; it was made again from the log")
 
 
 def _end(
@@ -120,7 +119,8 @@ def _end(
         prefix = b"".join(event_bytes(event) + b"\n" for event in events)
         assert found.startswith(prefix), "lines that were proven are canonical"
         if found:
-            log.notes.append(f"{log.path}: as it was, it is in {_keep(folders, log.path, found)} now")
+            kept = _keep(folders, log.path, found)
+            log.notes.append(_noted(f"{log.path}: as it was, it is in {kept} now"))
         added = b"".join(line_of(event) + b"\n" for event in writer.events)
         with translated(log.path):
             folders.disk.replace(log.path, prefix + added)
@@ -178,6 +178,12 @@ def _keep(folders: Folders, path: Path, content: bytes) -> str:
     with translated(aside):
         folders.disk.replace(aside, content)
     return aside.name
+
+
+def _noted(what: str) -> str:
+    """For whoever took the run up, and for the log of the process."""
+    _logger.warning("%s", what)
+    return what
 
 
 def _read(path: Path) -> bytes | None:

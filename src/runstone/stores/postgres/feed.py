@@ -70,7 +70,7 @@ class _Epoch(msgspec.Struct, frozen=True):
     """The transaction that this server has not begun yet."""
 
     def gave(self, position: FeedPosition) -> bool:
-        """A position ahead of all transactions is of a server that was put back since, by a copy of its disk."""
+        """A position ahead of all transactions is of a server whose disk was put back since."""
         ahead = self.last is None and position.transaction >= self.next_transaction
         return position.epoch == self.number and not ahead
 

@@ -1,4 +1,4 @@
-"""Claims, heartbeats and releases: who works on which run (§STO-20 to §STO-25) and on which effect (§OUT-4)."""
+"""Claims, heartbeats and releases: who works on which run (§STO-20 to §STO-25), which effect (§OUT-4)."""
 
 from __future__ import annotations
 

@@ -4,10 +4,10 @@ Callers hand work over and are told when it is durable. Whatever came in while t
 being written makes the next one, so the busier the store, the larger its batches and the fewer
 its syncs. In simulation the writer runs inline, in the caller's own thread.
 
-Two measured facts shape it. A batch that takes all there is leaves the event loop with nothing to
-do meanwhile, so under load a batch is half of what is under way: one half is written while the
-other is computed. And a thread that lets go of Python's lock at every statement starves beside a
-loop that is never idle, unless threads take turns more often than every 5 ms, Python's default.
+Two measured facts shape it. Two threads that fight over Python's lock both get slower, so there is
+little for this one to do in Python: commits come packed, and a batch is a few statements. And a thread
+that lets go of the lock at every statement starves beside a loop that is never idle, unless threads
+take turns more often than every 5 ms, Python's default.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ _T = TypeVar("_T")
 
 BATCH: Final = 1024
 """The most pieces of work in one transaction."""
-
-OVERLAP: Final = 64
-"""From so many pieces under way on, a batch is half of them."""
 
 SWITCH_INTERVAL: Final = 5e-5
 """How long a thread may keep Python's lock, in seconds, once a writer thread runs in the process."""
@@ -85,7 +82,6 @@ class Writer:
         self._closed = False
         self._guard = threading.Lock()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Work]] = {}
-        self._under_way = 0
         self._queue: SimpleQueue[list[Work] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         if not inline:
@@ -113,7 +109,6 @@ class Writer:
             if self._closed:  # asked under the guard: another event loop may be closing it just now
                 work.future.set_exception(StoreClosed())
                 return work.future
-            self._under_way += 1
             gathered = self._gathered.setdefault(loop, [])
             gathered.append(work)
         if len(gathered) == 1:
@@ -154,14 +149,10 @@ class Writer:
                 gathered = self._queue.get()
                 closing = gathered is None
                 waiting.extend(gathered or ())
-            batch = [waiting.popleft() for _ in range(self._batch_size(len(waiting)))]
+            batch = [waiting.popleft() for _ in range(min(len(waiting), BATCH))]
             if batch:
                 self._write(batch)
                 self._tell(batch)
-
-    def _batch_size(self, waiting: int) -> int:
-        under_way = self._under_way
-        return min(waiting, BATCH, under_way // 2 if under_way >= OVERLAP else waiting)
 
     def _write(self, batch: Sequence[Work]) -> None:
         """One transaction; an outage is every caller's failure, anything else only its own caller's."""
@@ -226,16 +217,10 @@ class Writer:
         for work in batch:
             by_loop.setdefault(work.future.get_loop(), []).append(work)
         for loop, done in by_loop.items():
-            try:
-                loop.call_soon_threadsafe(self._deliver, done)
-            except RuntimeError:  # a closed loop: nobody waits any more
-                self._forget(len(done))
+            with suppress(RuntimeError):  # a closed loop: nobody waits any more
+                loop.call_soon_threadsafe(_deliver, done)
 
-    def _deliver(self, done: Sequence[Work]) -> None:
-        self._forget(len(done))
-        for work in done:
-            work.deliver()
 
-    def _forget(self, done: int) -> None:
-        with self._guard:
-            self._under_way -= done
+def _deliver(done: Sequence[Work]) -> None:
+    for work in done:
+        work.deliver()

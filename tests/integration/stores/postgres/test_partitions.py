@@ -210,9 +210,9 @@ async def test_a_bell_that_hangs_is_hung_up_anew(
         near.bell.start()
         for word in ("before", "after"):
             async with asyncio.timeout(PATIENCE):
-                while f"far {word}" not in heard["near"] or f"near {word}" not in heard["far"]:
-                    far.bell.ring(f"far {word}")
-                    near.bell.ring(f"near {word}")
+                while f"far-{word}" not in heard["near"] or f"near-{word}" not in heard["far"]:
+                    far.bell.ring(f"far-{word}")
+                    near.bell.ring(f"near-{word}")
                     await asyncio.sleep(0.02)
             assert proxy.half_open() > 0
 

@@ -207,6 +207,15 @@ async def test_a_page_is_read_in_the_order_of_its_index(name: str, grown: Connec
     assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
+@pytest.mark.parametrize("name", ["feed_is_held", "feed_status"])
+async def test_what_holds_the_feed_up_is_found_among_the_transactions_under_way(
+    name: str, grown: Connection
+) -> None:
+    """Not among those above them too, of which a restore may have brought millions."""
+    scans = [node for node in await plan(grown, NAMED[name]) if node.get("Index Name") == "events_in_order"]
+    assert ["xmin" in scan["Index Cond"] and "xmax" in scan["Index Cond"] for scan in scans] == [True]
+
+
 async def test_a_page_of_a_small_tenant_is_found_among_those_of_large_ones(grown: Connection) -> None:
     """Tenant, status and place are all looked up, and nothing else is read."""
     for name in ("list_runs", "list_effects"):

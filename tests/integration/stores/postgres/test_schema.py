@@ -266,6 +266,20 @@ class TestEpochs:
         )
         assert [row["n"] < first for row in numbers].count(True) == len(numbers) // 2
 
+    async def test_a_standby_takes_over_without_reading_the_log(self, connection: Connection) -> None:
+        """It has the sequence too; a copy may have come without."""
+        await fill(connection)
+        read = (
+            "SELECT seq_scan + idx_scan FROM pg_stat_xact_user_tables WHERE relname = 'orchestration_events'"
+        )
+        for other, times in (("timeline_id", 0), ("system_identifier", 1)):
+            await connection.execute(f"UPDATE runstone.feed_epochs SET {other} = {other} + 1")
+            async with connection.transaction():
+                before = await connection.fetchval(read)
+                await connection.execute("SELECT runstone.feed_epoch()")
+                assert await connection.fetchval(read) - before == times
+        assert await connection.fetchval("SELECT count(*) FROM runstone.feed_epochs") == 3
+
     async def test_a_standby_that_was_promoted_begins_one(self) -> None:
         found = binaries()
         if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -65,16 +66,22 @@ class TestBatches:
         beats = [store.heartbeat(f"worker {number}", lease=scene.LEASE) for number in range(5)]
         claim = store.claim("w", handlers=["handler"], code_rank="zzz", limit=9, lease=scene.LEASE)
         commits = [scene.write(store, [commit]) for commit in usual(2)]
-        claims, *_ = await asyncio.gather(claim, *beats, *commits)
+        claims, _ = await asyncio.gather(claim, asyncio.gather(*beats, *commits))
         assert len(claims) == 1
         assert ends == ["COMMIT"]
 
-    async def test_under_load_one_half_is_written_while_the_other_is_computed(
-        self, store: SqliteStore
-    ) -> None:
+    async def test_what_came_while_a_batch_was_written_makes_the_next(self, store: SqliteStore) -> None:
         ends = await transactions(store)
-        assert await together(store, *(received(seed) for seed in range(200))) == [Committed()] * 200
-        assert 2 <= len(ends) <= 20
+        gate = threading.Event()
+        held = asyncio.ensure_future(store._writer.execute(lambda connection: gate.wait(60)))
+        await asyncio.sleep(0.05)
+        waiting = []
+        for seed in range(20):
+            waiting.append(asyncio.ensure_future(store.commit(received(seed))))
+            await asyncio.sleep(0)
+        gate.set()
+        assert await asyncio.gather(held, *waiting) == [True, *[Committed()] * 20]
+        assert ends == ["COMMIT"] * 2
 
     async def test_thousands_in_the_queue_are_all_written(self, store: SqliteStore) -> None:
         outcomes = await together(store, *(received(seed) for seed in range(5_000)))

@@ -194,7 +194,6 @@ class TestSeveralLoops:
         gate.open.set()
         await held
         assert (await store.commit(received(1))).repeated
-        assert store._writer._under_way == 0
 
 
 class TestMistakes:
@@ -234,7 +233,7 @@ class TestMistakes:
 
     async def test_of_somebody_who_ends_the_transaction(self, store: SqliteStore) -> None:
         outcomes = await asyncio.gather(
-            store.commit(received(1)),
+            scene.write(store, [received(1)]),  # in the same turn of the loop, hence of the same batch
             store._writer.execute(lambda connection: connection.execute("ROLLBACK")),
             return_exceptions=True,
         )

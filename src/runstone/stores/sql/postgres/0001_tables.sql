@@ -327,12 +327,13 @@ BEGIN
     IF latest.system_identifier = cluster AND latest.timeline_id = line THEN
         RETURN latest.epoch;
     END IF;
-    -- A copy may have come without its sequence: numbers go on above whatever is there.
-    SELECT greatest(
-        coalesce(max(sequence_number), 0),
-        nextval('runstone.orchestration_events_sequence_number_seq')
-    ) INTO given FROM runstone.orchestration_events;
-    PERFORM setval('runstone.orchestration_events_sequence_number_seq', given);
+    given := nextval('runstone.orchestration_events_sequence_number_seq');
+    -- A copy may have come without its sequence: numbers go on above whatever is there. A standby has it, and
+    -- whoever waits for it to take over need not wait until the whole log was read.
+    IF latest.system_identifier IS DISTINCT FROM cluster THEN
+        given := greatest(given, (SELECT max(sequence_number) FROM runstone.orchestration_events));
+        PERFORM setval('runstone.orchestration_events_sequence_number_seq', given);
+    END IF;
     opened := greatest(coalesce(latest.epoch, 0) + 1, trunc(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
     INSERT INTO runstone.feed_epochs (epoch, system_identifier, timeline_id, first_sequence)
     VALUES (opened, cluster, line, given + 1);

@@ -528,11 +528,13 @@ ORDER BY e.transaction_id, e.sequence_number
 LIMIT $5;
 
 -- name: feed_is_held
--- Whether there are committed events that the feed does not show yet. Those of past epochs do not count.
+-- Whether there are committed events that the feed does not show yet. Those of past epochs do not count, nor are they
+-- read: after a restore, millions of them may have higher transaction ids than this server has reached.
 SELECT EXISTS (
     SELECT 1
     FROM runstone.orchestration_events
     WHERE transaction_id >= pg_snapshot_xmin(pg_current_snapshot())
+        AND transaction_id < pg_snapshot_xmax(pg_current_snapshot())
         AND sequence_number >= (SELECT max(first_sequence) FROM runstone.feed_epochs)
 );
 
@@ -543,6 +545,7 @@ WITH held AS (
     SELECT count(*) AS held_events, min(persisted_at) AS held_since
     FROM runstone.orchestration_events
     WHERE transaction_id >= pg_snapshot_xmin(pg_current_snapshot())
+        AND transaction_id < pg_snapshot_xmax(pg_current_snapshot())
         AND sequence_number >= (SELECT max(first_sequence) FROM runstone.feed_epochs)
 ),
 oldest AS (
