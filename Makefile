@@ -9,7 +9,7 @@ PEER_LOCKS := $(patsubst %.in,%.lock,$(wildcard benchmarks/peers/*.in))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo docs test simulate kill format lint types imports check generate bench lock clean
+.PHONY: help setup demo docs test simulate kill twice faults format lint types imports check generate bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,14 @@ docs: $(READY)  ## document this repository: a branch and a pull request in buil
 
 kill: $(READY)  ## kill workers with kill -9 while runs go through, SEEDS=10 times
 	KILL_SEEDS=$(or $(SEEDS),10) $(BIN)/pytest -q -n 0 tests/acceptance/test_kill.py -k survives
+
+twice: $(READY)  ## kill dispatchers with kill -9 while effects go out, SEEDS=10 times on each store: nothing twice
+	KILL_SEEDS=$(or $(SEEDS),10) $(BIN)/pytest -q -n 0 tests/acceptance/test_nothing_twice.py
+
+faults: $(READY)  ## break PostgreSQL, the network and a fleet of workers for real, SEEDS=10 times
+	for round in $$(seq $(or $(SEEDS),10)); do $(BIN)/pytest -q -n 0 tests/integration/stores/postgres/test_faults.py \
+		tests/integration/stores/postgres/test_partitions.py tests/integration/stores/postgres/test_disk_full.py || exit 1; done
+	FLEET_SEEDS=$(or $(SEEDS),10) FLEET_RUNS=$(or $(RUNS),2000) $(BIN)/pytest -q -n 0 tests/acceptance/test_fleet.py
 
 format: $(READY)  ## rewrite the code in the house format, with the safe fixes of the linter
 	$(BIN)/ruff check --fix-only .

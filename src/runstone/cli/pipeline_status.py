@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,10 @@ POLL_SECONDS: Final = 0.2
 
 _HEADINGS: Final = ("run", "pipeline", "state", "status", "items", "issues", "created")
 _BAR_WIDTH: Final = 40
+_MOST_LISTED: Final = 20
+"""How many sections or issues are listed one by one."""
+_SEVERITIES: Final = ("BLOCKER", "ERROR", "WARNING", "INFO")
+"""The worst first."""
 
 
 @click.command("status")
@@ -120,13 +125,19 @@ def _facts(state: PipelineState) -> Iterator[str]:
     stale = sum(artifact.stale for artifact in state.artifacts.values())
     yield f"{counted(len(state.work_items), 'work item')}, {_done(state)} done"
     yield f"{counted(len(state.artifacts), 'artifact')}, {stale} stale"
-    for section, reached in sorted(state.section_states.items()):
-        yield f"section {section}: {reached}"
+    if len(state.section_states) <= _MOST_LISTED:
+        yield from (f"section {name}: {reached}" for name, reached in sorted(state.section_states.items()))
+    else:
+        counts = Counter(state.section_states.values())
+        yield from (f"{counted(count, 'section')}: {reached}" for reached, count in sorted(counts.items()))
     for commit in state.commits:
         yield f"commit {commit.sha}" + (f" on {commit.branch}" if commit.branch else "")
-    for issue in state.issues.values():
-        if issue.status == "OPEN":
-            yield f"{issue.severity} {issue.code} {issue.issue}: {issue.message}"
+    issues = [issue for issue in state.issues.values() if issue.status == "OPEN"]
+    issues.sort(key=lambda issue: _SEVERITIES.index(issue.severity))
+    for issue in issues[:_MOST_LISTED]:
+        yield f"{issue.severity} {issue.code} {issue.issue}: {issue.message}"
+    if len(issues) > _MOST_LISTED:
+        yield f"and {counted(len(issues) - _MOST_LISTED, 'more open issue')}: --json has them all"
 
 
 def _coloured(run: Run, graph: Graph, state: PipelineState) -> Group:

@@ -207,6 +207,14 @@ async def test_a_page_is_read_in_the_order_of_its_index(name: str, grown: Connec
     assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
+@pytest.mark.parametrize("name", ["feed", "feed_of_past_epoch", "next_correlations", "graveyard"])
+async def test_a_page_begins_where_the_one_before_has_ended(name: str, grown: Connection) -> None:
+    """What was read before is a condition of the index: else the pages of a walk get longer and longer."""
+    scans = [node for node in await plan(grown, filled_in(NAMED[name])) if "Index Name" in node]
+    assert scans
+    assert all(" > " in scan.get("Index Cond", "") for scan in scans)
+
+
 @pytest.mark.parametrize("name", ["feed_is_held", "feed_status"])
 async def test_what_holds_the_feed_up_is_found_among_the_transactions_under_way(
     name: str, grown: Connection

@@ -444,13 +444,17 @@ WHERE tenant_id = $1
 ORDER BY opened;
 
 -- name: next_correlations
--- Walks all correlations along their index, a hundred steps at a time.
+-- Walks all correlations, or those of one tenant, along their index, a hundred steps at a time. Where it begins and
+-- ends is a condition that the index answers: else every page would read again what those before have read.
 WITH RECURSIVE walk (tenant_id, correlation_id, steps) AS (
     (
         SELECT tenant_id, correlation_id, 1
         FROM runstone.orchestration_events
-        WHERE ($1::uuid IS NULL OR (tenant_id, correlation_id) > ($1::uuid, $2::uuid))
-            AND ($3::uuid IS NULL OR tenant_id = $3)
+        WHERE (tenant_id, correlation_id) > (
+                coalesce($1::uuid, $3, '00000000-0000-0000-0000-000000000000'),
+                coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
+            )
+            AND tenant_id <= coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         ORDER BY tenant_id, correlation_id
         LIMIT 1
     )
@@ -461,7 +465,7 @@ WITH RECURSIVE walk (tenant_id, correlation_id, steps) AS (
         SELECT e.tenant_id, e.correlation_id
         FROM runstone.orchestration_events AS e
         WHERE (e.tenant_id, e.correlation_id) > (w.tenant_id, w.correlation_id)
-            AND ($3::uuid IS NULL OR e.tenant_id = $3)
+            AND e.tenant_id <= coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
         ORDER BY e.tenant_id, e.correlation_id
         LIMIT 1
     ) AS n
@@ -878,7 +882,8 @@ ORDER BY t.stream_id;
 -- A page of all tombstones.
 SELECT {tombstone_selected}
 FROM runstone.tombstones AS t
-WHERE ($1::uuid IS NULL OR t.stream_id > $1) AND ($2::uuid IS NULL OR t.tenant_id = $2)
+WHERE t.stream_id > coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+    AND ($2::uuid IS NULL OR t.tenant_id = $2)
 ORDER BY t.stream_id
 LIMIT $3;
 
