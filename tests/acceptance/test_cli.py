@@ -131,7 +131,11 @@ def test_help_names_every_verb(folder: Path) -> None:
         (["events", "0123456"], "There is no run whose id begins with '0123456'"),
         (["events", "018df7"], "Several runs begin with '018df7': 018df7"),
         (["import", "nowhere.ndjson"], "No such file or directory: 'nowhere.ndjson'"),
-        (["runs", "--store", "postgres://ada:secret@host/db"], "is not available in this version"),
+        (
+            ["runs", "--store", "mysql://ada:secret@host/db"],
+            "is no store: give a path, sqlite:",
+        ),
+        (["runs", "--store", "postgres://ada:secret@127.0.0.1:1/db"], "Check that the server runs"),
         (["--store", "none.db", "runs"], "There is no store at"),
     ],
 )
@@ -386,7 +390,8 @@ def test_verbs_and_options_are_completed(folder: Path) -> None:
         done = call(folder, env={"_RUNSTONE_COMPLETE": "bash_complete", **place})
         return done.stdout.decode().split()
 
-    assert complete("runstone e") == ["plain,events", "plain,export"]
+    assert complete("runstone ev") == ["plain,events"]
+    assert complete("runstone ex") == ["plain,export"]
     assert "plain,--follow" in complete("runstone events --f")
 
 

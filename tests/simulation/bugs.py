@@ -20,7 +20,7 @@ from runstone.core import commands, transitions
 from runstone.core.decide import control, effects, steps
 from runstone.core.events import Event
 from runstone.core.fold import streams
-from runstone.engine import conductor, context, execution, fitting, functions, pen, scope, worker
+from runstone.engine import attempts, conductor, context, execution, fitting, functions, pen, scope, worker
 from runstone.errors import StaleFence, StaleSequence
 from runstone.outbox import dispatcher, recorder
 from runstone.ports.store import Committed
@@ -192,7 +192,7 @@ def suspending_overwrites_an_answer(patch: pytest.MonkeyPatch) -> None:
 
 @planted()
 def attempts_are_counted_from_one(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(execution.Execution, "attempt", lambda self, key: 1)
+    patch.setattr(attempts.Attempts, "number", lambda self, key: 1)
 
 
 @planted("gathers", "gathers_deeply")

@@ -85,7 +85,7 @@ class RunState(StreamState, frozen=True, kw_only=True):
     effect_keys: Mapping[str, str] = {}
     """The effect that each idempotency key stands for."""
     compensations: Mapping[str, Compensation] = {}
-    """What is asked for only if the run does not complete, by the id it will have, in the order of registering."""
+    """What is asked for if the run does not complete, by the id it will have, in the order of registering."""
     compensating: str | None = None
     """The compensation that was asked for last."""
     tool_calls: Mapping[str, ToolCall] = {}

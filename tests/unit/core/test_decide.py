@@ -406,4 +406,3 @@ def test_a_kept_answer_is_part_of_the_state_a_decision_looks_at() -> None:
         "STEP_STARTED",
         "STEP_COMPLETED",
     ]
-
