@@ -1,7 +1,7 @@
 # Everything a contributor runs. `make` alone lists the targets.
 
 PYTHON  ?= python3
-WORKERS ?= 2
+WORKERS ?= 4
 BIN     := .venv/bin
 READY   := .venv/.ready
 LOCK    := requirements/dev.lock

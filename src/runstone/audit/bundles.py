@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from runstone.core.bundle import Manifest, import_commit, pack, unfinished_runs, unpack
+from runstone.core.bundle import import_commit, pack, read_manifest, unfinished_runs, unpack
 from runstone.core.chain import event_bytes
 from runstone.core.contract import CONTRACT_VERSION
 from runstone.core.state import RunState
@@ -66,7 +66,7 @@ def read_bundle(content: bytes) -> Bundle:
         streams = unpack(content)
     except UnicodeDecodeError as error:
         raise BundleInvalid(f"This is no Runstone bundle: its first line is not UTF-8 ({error})") from error
-    manifest = msgspec.json.decode(content.partition(b"\n")[0], type=Manifest)
+    manifest = read_manifest(content.partition(b"\n")[0])
     if not _is_known(manifest.contract_version):
         raise BundleInvalid(
             f"The bundle was written under contract {manifest.contract_version}, this Runstone knows "

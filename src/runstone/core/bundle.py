@@ -142,9 +142,13 @@ def _refuse(findings: list[Finding]) -> None:
         raise BundleInvalid(f"The bundle does not add up: {findings[0]}")
 
 
+read_manifest: Final = codec.reader(Manifest)
+_read_event: Final = codec.reader(Event)
+
+
 def _manifest(line: bytes) -> Manifest:
     try:
-        manifest = msgspec.json.decode(line, type=Manifest)
+        manifest = read_manifest(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleInvalid(f"This is no Runstone bundle: its first line is no manifest ({error})") from error
     if manifest.format != FORMAT:
@@ -159,7 +163,7 @@ def _manifest(line: bytes) -> Manifest:
 
 def _event(line: bytes, place: int) -> Event:
     try:
-        event = msgspec.json.decode(line, type=Event)
+        event = _read_event(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BundleInvalid(f"Line {place} of the bundle is no event: {error}") from error
     if event_bytes(event) != line:

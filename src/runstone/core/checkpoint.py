@@ -38,6 +38,9 @@ class CheckpointData(msgspec.Struct, frozen=True, kw_only=True):
     variables: Mapping[str, Raw]
 
 
+_read: Final = codec.reader(CheckpointData)
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One row of `run_checkpoints`."""
 
@@ -56,7 +59,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """What it holds; nothing if its bytes are damaged: then use an older one, or the whole log."""
         try:
             plain = zlib.decompress(self.checkpoint_data, _GZIP) if self.compressed else self.checkpoint_data
-            return msgspec.json.decode(plain, type=CheckpointData)
+            return _read(plain)
         except (zlib.error, ValueError):
             return None
 

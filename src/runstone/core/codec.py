@@ -105,6 +105,12 @@ def parse(text: bytes | str) -> Any:
     return value
 
 
+def reader(kind: type[_T]) -> Callable[[bytes | Raw], _T]:
+    """Reads bytes as one type. To be made when a module is imported, and by one thread: msgspec looks a
+    type over when it first meets it, and two threads that make it do so at once can crash the process."""
+    return msgspec.json.Decoder(kind).decode
+
+
 def decode_as(raw: Raw | bytes, kind: type[_T]) -> _T:
     """Stored bytes as a typed value; a mismatch names its place."""
     try:

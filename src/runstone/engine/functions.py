@@ -159,7 +159,7 @@ class Handler(Generic[A, R]):
         assert case.signal.signal is not None, "every run has a signal"
         payload = case.signal.whole(case.signal.signal.normalized_payload)
         if case.signal.signal.source_channel == START_CHANNEL:
-            return msgspec.json.decode(payload, type=_Started).arguments
+            return _read_started(payload).arguments
         return payload
 
 
@@ -168,6 +168,8 @@ class _Started(msgspec.Struct):
 
     arguments: Raw = NULL
 
+
+_read_started: Final = codec.reader(_Started)
 
 START_CHANNEL: Final = "app.start"
 """The door through which `app.start` comes in."""

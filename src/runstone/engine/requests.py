@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from runstone.core import codec
 from runstone.core.codec import NULL
 from runstone.core.commands import Command, CompleteStep, RequestEffect, SkipStep
 from runstone.core.payloads import OptionalJson, OutputResult, StepType, WaitSpec
@@ -68,9 +69,12 @@ def output_of(step_type: StepType, value: Raw) -> OutputResult:
             return OutputResult(answer=value)
 
 
+_read_output: Final = codec.reader(OutputResult)
+
+
 def value_of(step_type: StepType, output: Raw) -> Raw:
     """The value back."""
-    result = msgspec.json.decode(output, type=OutputResult)
+    result = _read_output(output)
     match step_type:
         case "SPECIALIST_CALL":
             value = result.specialist_reasoning

@@ -53,6 +53,8 @@ class Shape:
             raise InvalidPayload("", str(error)) from error
 
 
+_read_fields: Final = codec.reader(dict[str, Raw])
+
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -93,7 +95,7 @@ class Signature:
 
     def unpack(self, raw: Raw) -> dict[str, Any]:
         """The arguments of a recorded call."""
-        given = msgspec.json.decode(raw, type=dict[str, Raw])
+        given = _read_fields(raw)
         return {name: self._shapes[name].read(value) for name, value in given.items() if name in self._shapes}
 
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import msgspec
 
+from runstone.core import codec
 from runstone.core.effect import Effect
 from runstone.core.retry import RetryPolicy
 from runstone.outbox.services import Service
@@ -33,6 +34,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 _NOTHING = Policy()
+_read_asked = codec.reader(_Asked)
 
 
 def policy_of(effect: Effect, service: Service) -> Policy:
@@ -40,7 +42,7 @@ def policy_of(effect: Effect, service: Service) -> Policy:
     if effect.metadata is None:
         return _NOTHING
     try:
-        asked = msgspec.json.decode(effect.metadata, type=_Asked)
+        asked = _read_asked(effect.metadata)
     except msgspec.ValidationError:
         return _NOTHING
     timeout = None if asked.timeout_ms is None else timedelta(milliseconds=asked.timeout_ms)

@@ -12,9 +12,11 @@ import socket
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from runstone.core import codec
 from runstone.errors import StoreBusy
 from runstone.stores.folder.disk import Disk
 
@@ -77,9 +79,12 @@ class Lock:
             self._descriptor = None
 
 
+_read_owner: Final = codec.reader(Owner)
+
+
 def owner_of(path: Path) -> Owner | None:
     """Who wrote its name into a lock file; none if nobody has, or it cannot be read."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Owner)
+        return _read_owner(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
