@@ -33,6 +33,7 @@ from runstone.errors import (
     RetryableError,
     RunstoneError,
     StoreUnusable,
+    UnreadableEvent,
 )
 from runstone.outbox.alerts import Alerts
 from runstone.outbox.circuit import Circuits
@@ -55,7 +56,8 @@ CLAIM_SHARE: Final = 0.25
 RECORDING: Final = 5.0
 """How long outcomes may take to be recorded when the dispatcher leaves, in seconds."""
 TROUBLE: Final = timedelta(minutes=5)
-"""How long an effect rests whose run cannot be read or written here."""
+"""How long at most an effect rests whose run cannot be read or written here; two seconds at first."""
+TROUBLES_KEPT: Final = 10_000
 CROWDED: Final = timedelta(milliseconds=250)
 """How long an effect rests whose host has as many calls as it may."""
 FRESH: Final = timedelta(seconds=1)
@@ -130,6 +132,7 @@ class Dispatcher:
         self._calls: dict[asyncio.Task[None], Flight] = {}
         self._tenants: Counter[str] = Counter()
         self._hosts: Counter[str] = Counter()
+        self._troubles: Counter[str] = Counter()
         self._wake = asyncio.Event()
         self._left = asyncio.Event()
         self._stopping = False
@@ -315,9 +318,18 @@ class Dispatcher:
         except Exception as error:
             self._say_nothing(flight)
             _log.error("effect %s stops here: %s", effect.id, error, exc_info=error)
-            # A store in trouble is so for all; what is wrong with this one alone would go on for ever.
-            rest = timedelta(0) if isinstance(error, OutcomeUnknown | StoreUnusable) else TROUBLE
-            await self._give_back(flight, self._clock.now() + rest)
+            await self._give_back(flight, self._clock.now() + self._rest(effect.id, error))
+
+    def _rest(self, effect_id: str, error: Exception) -> timedelta:
+        """A store in trouble is so for all; what is wrong with one effect alone may go on for ever."""
+        if isinstance(error, OutcomeUnknown | StoreUnusable):
+            return timedelta(0)
+        if isinstance(error, UnreadableEvent):  # what it did cannot be recorded here: it must not do it often
+            return TROUBLE
+        if len(self._troubles) >= TROUBLES_KEPT:
+            self._troubles.clear()
+        self._troubles[effect_id] += 1
+        return min(TROUBLE, timedelta(seconds=2 ** self._troubles[effect_id]))
 
     async def _known(self, flight: Flight, failure: Failed | None) -> Report | None:
         """An outcome that needs no call: on record already, lost with its worker, or unreadable (§OUT-8)."""

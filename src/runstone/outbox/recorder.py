@@ -140,11 +140,17 @@ class Recorder:
     async def _commit(self, place: tuple[str, str], batch: Sequence[_Entry]) -> None:
         pause = 0.05
         refused = 0
-        while True:
+        sure = False
+        while batch:
             try:
                 case = await self._current(place, batch)
-                self._settle(place, batch, await self._try(case, batch))
-                return
+                done = await self._try(case, batch)
+                settled = [entry for entry in batch if sure or entry.hold.effect_id in done[1]]
+                self._settle(place, settled, done)
+                batch = [entry for entry in batch if entry not in settled]
+                if batch:  # that there is nothing to record of an effect, only the latest of its run can say
+                    await self._catch_up(place)
+                    sure = True
             except StaleClaim as stale:
                 for entry in batch:
                     entry.late = entry.late or entry.hold.effect_id == stale.effect_id

@@ -209,6 +209,30 @@ async def test_a_dead_workers_at_most_once_effect_is_unknown(desk: Desk) -> None
         call.cancel()
 
 
+async def test_what_a_person_says_was_not_sent_is_sent_by_who_called_it_lost(desk: Desk) -> None:
+    """§OUT-27: its dispatcher remembers the run as it was, and others have written to it since."""
+    case = await requested(desk.scene, 2, delivery="at_most_once")
+    dying = Outside()
+
+    async def die(call: rs.EffectCall) -> None:
+        await asyncio.Event().wait()
+
+    dying.do = die
+    first = desk.dispatcher("d1", dying)
+    await turn(first)
+    desk.clock.advance(LEASE)
+    second = desk.dispatcher("d2")
+    await turn(second)
+    assert await desk.statuses() == ["UNKNOWN", "UNKNOWN"]
+    effect = effects_of(case)[0]
+    said = commands.ReconcileEffect(effect_id=effect.id, sent=False, evidence="asked them")
+    await carry_out(desk.store, effect.tenant_id, effect.run_id, said, context=desk.scene.context())
+    assert await turn(second) == 1
+    assert sorted(await desk.statuses()) == ["COMPLETED", "UNKNOWN"]
+    for call in first._calls:
+        call.cancel()
+
+
 async def test_what_was_found_out_meanwhile_is_not_lost_again(desk: Desk) -> None:
     """Two find an effect of a dead worker; before the slower one says so, a person has said: not sent."""
     case = await requested(desk.scene, delivery="at_most_once")
