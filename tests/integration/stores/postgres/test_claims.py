@@ -58,16 +58,19 @@ async def test_claims_of_many_processes_share_no_run_and_leave_none(
 async def test_a_lane_is_kept_whoever_claims(store: PostgresStore, other: PostgresStore) -> None:
     """Runs of a lane come and are claimed at the same time, by two processes."""
     taken: list[Claim] = []
+    all_came = asyncio.Event()
 
     async def come() -> None:
         for _ in range(30):
             await store.commit(queued(store, lane="one", lane_limit=2))
+        all_came.set()
 
     async def take(one: PostgresStore, name: str) -> None:
-        for number in range(20):
-            taken.extend(await claim(one, f"{name} {number}", 5))
+        while not all_came.is_set():
+            taken.extend(await claim(one, name, 5))
 
     await asyncio.gather(come(), take(store, "a"), take(other, "b"), take(other, "c"))
+    taken.extend(await claim(store, "last", 5))
     assert len(taken) == 2
     assert len({found.run_id for found in taken}) == 2
 
