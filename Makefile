@@ -9,7 +9,7 @@ PEER_LOCKS := $(patsubst %.in,%.lock,$(wildcard benchmarks/peers/*.in))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo docs test simulate kill twice faults format lint types imports check generate bench lock clean
+.PHONY: help setup demo docs test coverage simulate kill twice faults format lint types imports check generate bench lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,10 +22,13 @@ demo: $(READY)  ## watch a run survive kill -9, the log at work, and mail that a
 	@$(BIN)/python -m examples.log_at_work
 	@$(BIN)/python -m examples.sends_mail
 
-test: $(READY)  ## run every test; src/runstone/core must be covered to the last branch
-	$(BIN)/pytest --cov --cov-report= -n $(WORKERS)
-	$(BIN)/coverage report
-	$(BIN)/coverage report --include='src/runstone/core/*' --fail-under=100
+test: $(READY)  ## run every test; unit tests must cover src/runstone/core to the last branch
+	$(BIN)/pytest -n $(WORKERS) tests/unit --cov=runstone.core --cov-report=
+	$(BIN)/coverage report --fail-under=100
+	$(BIN)/pytest -n $(WORKERS) --ignore=tests/unit
+
+coverage: $(READY)  ## run every test and show what none of them reaches, in all of the package; slow
+	$(BIN)/pytest -n $(WORKERS) --cov=runstone --cov-report=term
 
 simulate: $(READY)  ## play more seeds of the simulation: SEEDS=5000 of them, or one in detail: SEED=17
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0))
