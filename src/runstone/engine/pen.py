@@ -22,7 +22,6 @@ from runstone.core.commands import Command
 from runstone.core.commit import Commit, Context, Lease
 from runstone.core.decide import Case, CaseWriter, carry_out
 from runstone.core.events import Event
-from runstone.core.fold import RunFold
 from runstone.core.ids import NewId
 from runstone.core.state import RunState, SignalState
 from runstone.core.stream import Stream
@@ -72,7 +71,7 @@ class Pen:
         self._failed = failed
         self._budget = budget.total_seconds()
         self._fences = (case.signal_fence, case.run_fence)
-        self._case = CaseWriter(case, self._context())
+        self._take_case(case)
         self._durable_seq = case.run.last_seq
         self._pending: list[Wanted] = []
         self._next_time: Wanted | None = None
@@ -90,11 +89,6 @@ class Pen:
         self._overdue = Patience(self._budget, self._lose_patience)
         self._doubtful: list[tuple[frozenset[str], Sequence[Wanted]]] = []
         """Commits that were given up for others, and may land all the same: their events, what for."""
-
-    @property
-    def state(self) -> RunFold:
-        """The run as it is on the disk, and as the commit that is under way makes it."""
-        return self._case.state
 
     @property
     def idle(self) -> bool:
@@ -154,6 +148,11 @@ class Pen:
         *others, last = wanted
         self._pending += [Wanted(command, now) for command in others]
         self._pending.append(Wanted(last, now, lease, instead))
+
+    def _take_case(self, case: Case) -> None:
+        self._case = CaseWriter(case, self._context())
+        self.state = self._case.state
+        """The run as it is on the disk, and as the commit that is under way makes it."""
 
     def _context(self) -> Context:
         return Context(
@@ -347,7 +346,7 @@ class Pen:
         assert isinstance(run, RunState), "a run stays a run"
         signal_fence, run_fence = self._fences
         case = Case(signal=signal, run=run, signal_fence=signal_fence, run_fence=run_fence)
-        self._case = CaseWriter(case, self._context())
+        self._take_case(case)
         return [event for event in runs.events if event.run_seq > known]
 
     async def _load(self, signal_seq: int, run_seq: int) -> tuple[Stream, Stream]:

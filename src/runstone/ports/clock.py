@@ -26,37 +26,20 @@ class SystemClock:
         return datetime.now(UTC)
 
 
-class _Entropy:
-    """Random bytes, asked of the system by the page: a call for each id would cost more than the id."""
-
-    _PAGE: Final = 4096
-
-    def __init__(self) -> None:
-        self.forget()
-        os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        """A child process must not draw what its parent draws."""
-        self._page = b""
-        self._used = 0
-
-    def take(self, count: int) -> bytes:
-        start = self._used
-        taken = self._page[start : start + count]
-        if len(taken) < count:
-            self._page = os.urandom(self._PAGE)
-            start, taken = 0, self._page[:count]
-        self._used = start + count
-        return taken
-
-
+_IDS_A_PAGE: Final = 400
 _entropy: Final = threading.local()
+"""Random bytes, drawn from the system by the page: to ask for each id would cost more than the id."""
+
+# A child process must not draw what its parent draws.
+os.register_at_fork(after_in_child=lambda: _entropy.__dict__.clear())
 
 
 def new_id() -> str:
     """A fresh UUIDv7 from the machine's clock and entropy."""
     try:
-        source: _Entropy = _entropy.source
-    except AttributeError:
-        source = _entropy.source = _Entropy()
-    return uuid7(time.time_ns() // 1_000_000, source.take(10))
+        entropy: bytes = _entropy.drawn.pop()
+    except (AttributeError, IndexError):
+        page = os.urandom(10 * _IDS_A_PAGE)
+        _entropy.drawn = [page[start : start + 10] for start in range(0, len(page), 10)]
+        entropy = _entropy.drawn.pop()
+    return uuid7(time.time_ns() // 1_000_000, entropy)
