@@ -265,7 +265,11 @@ class Pen:
         """What becomes of commands that could not be decided, or that the store did not take."""
         if isinstance(error, OutcomeUnknown):
             try:
-                await make_durable(self._host, self._commit)
+                async with asyncio.timeout(self._budget):
+                    await make_durable(self._host, self._commit)
+            except TimeoutError:
+                await self._insist()
+                return
             except (StaleSequence, DuplicateKey) as refusal:
                 error = refusal
             else:

@@ -246,3 +246,14 @@ async def test_an_answer_that_is_lost_is_asked_for_again(times: int) -> None:
     pen.write(*step("b"))
     await pen.close()
     assert (desk.errors, desk.told, await desk.log()) == ([], ONE * 2, ONE * 2)
+
+
+@virtual_time
+async def test_a_store_that_hangs_after_an_answer_was_lost_is_not_waited_for_for_ever() -> None:
+    desk = Desk()
+    pen = await desk.open()
+    desk.store.script = [OutcomeUnknown(), stuck]
+    pen.write(*step("a"))
+    await asyncio.sleep(2 * BUDGET.total_seconds())
+    assert (desk.errors, desk.told, await desk.log()) == ([], ONE, ONE)
+    await pen.close()
