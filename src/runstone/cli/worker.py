@@ -2,6 +2,8 @@
 
 The first SIGTERM or SIGINT drains: no more claims, what can finish finishes, the rest is given
 back. A second one ends the process at once; its runs are claimed again when its lease is over.
+
+With `--processes` it is a supervisor, whose children are this same command.
 """
 
 from __future__ import annotations
@@ -20,19 +22,37 @@ from runstone.app import App
 from runstone.cli.loading import load
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import say
+from runstone.cli.supervisor import STOPPING, Leash, Supervisor, leash, usable_cores
 from runstone.errors import SettingsInvalid
 from runstone.runtime import THREADS
 from runstone.settings import listed
 
 
+def _count(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
+    """A number of processes; `auto` is one for each core."""
+    if value == "auto":
+        return usable_cores()
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise click.BadParameter(f"{value!r} is neither a number from 1 on nor 'auto'.", ctx, parameter)
+    return int(value)
+
+
 @click.command("worker")
 @click.argument("app", metavar="FILE.py:APP|MODULE:APP")
+@click.option(
+    "--processes",
+    metavar="N|auto",
+    callback=_count,
+    default="1",
+    show_default=True,
+    help="Processes, each with all of the other options; auto: one for each usable core.",
+)
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Runs in memory at once.",
+    help="Runs in memory at once, in each process.",
 )
 @click.option(
     "--only",
@@ -44,14 +64,14 @@ from runstone.settings import listed
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Effects on their way out at once.",
+    help="Effects on their way out at once, in each process.",
 )
 @click.option(
     "--threads",
     type=click.IntRange(min=1),
     default=THREADS,
     show_default=True,
-    help="Plain functions, those that are no `async def`, at once.",
+    help="Plain functions, those that are no `async def`, at once, in each process.",
 )
 @click.option(
     "--lease",
@@ -87,6 +107,7 @@ from runstone.settings import listed
 def worker_command(
     options: Options,
     app: str,
+    processes: int,
     concurrency: int,
     only: str | None,
     calls: int,
@@ -96,13 +117,18 @@ def worker_command(
     write_latency_budget_ms: int | None,
     fail_open: str | None,
     never_fail_open: str | None,
-) -> None:
+) -> int:
     """Execute an app's runs and effects.
 
     APP is the name of an App in a file or a module, such as support_desk.py:app.
     """
+    supervised = leash(os.environ)
+    if supervised is not None:
+        supervised.mark_output()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would tell of every call
+    if supervised is None and processes > 1:
+        return asyncio.run(Supervisor(_once_more(), processes).run())
     given: dict[str, Any] = {
         "concurrency": concurrency,
         "worker": only != "outbox",
@@ -115,32 +141,56 @@ def worker_command(
         "fail_open": None if fail_open is None else listed(fail_open),
         "never_fail_open": None if never_fail_open is None else listed(never_fail_open),
     }
-    asyncio.run(
-        _work(load_app(app), options, **{n: value for n, value in given.items() if value is not None})
-    )
+    given = {name: value for name, value in given.items() if value is not None}
+    asyncio.run(_work(load_app(app), options, supervised, **given))
     sys.stdout.flush()
     os._exit(0)  # a plain function that still runs in a thread would hold the process up
 
 
-async def _work(app: App, options: Options, **given: Any) -> None:
+def _once_more() -> list[str]:
+    """This very command. `-m` alone would let files of the working folder stand in for modules of ours."""
+    path = [] if os.getcwd() in sys.path else ["-P"]
+    return [sys.executable, *path, "-m", "runstone", *sys.argv[1:]]
+
+
+async def _work(app: App, options: Options, supervised: Leash | None, **given: Any) -> None:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, stop, number)
+    _listen(stop, supervised)
     settings = options.settings()
     async with app.running(settings.location, **given):
         served = ", ".join(sorted(app.handlers) if given["worker"] else app.runtime.served)
         say(f"{app.name} {app.version}: working on {settings.place} with {served}")
         sys.stdout.flush()
+        if supervised is not None:
+            supervised.ready()
         await stop.wait()
         say("draining; once more to stop at once")
         sys.stdout.flush()
 
 
+def _listen(stop: asyncio.Event, supervised: Leash | None) -> None:
+    """A supervised process is told to end at once by its supervisor, and by no signal.
+
+    A service manager may signal everybody, and what the supervisor passes on would count as the second time.
+    """
+    loop = asyncio.get_running_loop()
+    for number in STOPPING:
+        if supervised is None:
+            loop.add_signal_handler(number, _stop, stop, number)
+        else:
+            loop.add_signal_handler(number, stop.set)
+    if supervised is not None:
+        supervised.follow(stop.set, _end)
+
+
 def _stop(stop: asyncio.Event, number: signal.Signals) -> None:
     if stop.is_set():
-        os._exit(128 + number)
+        _end(number)
     stop.set()
+
+
+def _end(number: int) -> None:
+    os._exit(128 + number)
 
 
 def load_app(name: str) -> App:
