@@ -20,7 +20,18 @@ from runstone.core import commands, transitions
 from runstone.core.decide import control, effects, steps
 from runstone.core.events import Event
 from runstone.core.fold import streams
-from runstone.engine import attempts, conductor, context, execution, fitting, functions, pen, scope, worker
+from runstone.engine import (
+    attempts,
+    conductor,
+    context,
+    execution,
+    fitting,
+    functions,
+    pen,
+    scope,
+    waiting,
+    worker,
+)
 from runstone.errors import StaleFence, StaleSequence
 from runstone.outbox import dispatcher, recorder
 from runstone.ports.store import Committed
@@ -254,12 +265,12 @@ def chance_is_not_seeded(patch: pytest.MonkeyPatch) -> None:
 @planted()
 def retry_time_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A run that waits for its retry sleeps for ever."""
-    moment = execution.Execution._moment
+    moment = waiting.Waiting.moment
 
     def never(self: Any, key: str) -> Any:
-        return None if self._waiters[key].request.wait is None else moment(self, key)
+        return None if self[key].request.wait is None else moment(self, key)
 
-    patch.setattr(execution.Execution, "_moment", never)
+    patch.setattr(waiting.Waiting, "moment", never)
 
 
 @planted()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 import msgspec
@@ -37,6 +37,7 @@ from runstone.engine.history import History
 from runstone.engine.pen import Pen
 from runstone.engine.requests import StepRequest
 from runstone.engine.scope import Scope, cancelled_from_outside
+from runstone.engine.waiting import Waiter, Waiting
 from runstone.errors import StaleFence, UseRunFirst
 from runstone.ports.clock import Clock
 from runstone.ports.store import Claim, Host
@@ -52,20 +53,6 @@ _log = logging.getLogger("runstone.execution")
 
 _STEP_ENDS: Final = frozenset({"STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED"})
 _RUN_ENDS: Final = frozenset({"RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"})
-
-
-class Waiter:
-    """A branch that waits for a step to end."""
-
-    __slots__ = ("begun", "future", "request", "scope", "timer")
-
-    def __init__(self, request: StepRequest, scope: Scope) -> None:
-        self.request = request
-        self.scope = scope
-        self.future: asyncio.Future[tuple[Step, str | None]] = asyncio.get_running_loop().create_future()
-        self.timer: asyncio.TimerHandle | None = None
-        self.begun = False
-        """Its start is in the log, or on its way there."""
 
 
 class Execution:
@@ -94,7 +81,6 @@ class Execution:
         self._linger = linger
         self._code_version = code_version
         self._budget = budget or WriteBudget()
-        self._waiters: dict[str, Waiter] = {}
         self._deferred: list[Waiter] = []
         self._stopping = False
         self._pausing = False
@@ -125,6 +111,7 @@ class Execution:
             left=lambda: self._absorb(()),
             failed=self._fail,
         )
+        self._waiting = Waiting(self.pen, clock, self._due)
         self._unrequested = dict(self.state.latest_steps)
         """Recorded steps that the handler has not asked for yet."""
         self._replaying = bool(self._unrequested)
@@ -211,9 +198,7 @@ class Execution:
 
     async def _close(self, root: asyncio.Task[None] | None) -> None:
         self._stopping = self.conductor.closed = True
-        for waiter in self._waiters.values():
-            if waiter.timer is not None:
-                waiter.timer.cancel()
+        self._waiting.disarm()
         tasks = [task for task in (root, *self.attempts.tasks) if task is not None]
         for task in tasks:
             task.cancel()
@@ -264,7 +249,7 @@ class Execution:
     def _take_up(self, waiter: Waiter) -> bool:
         """Finds the request's place in the log; false if there it stands otherwise."""
         request, state = waiter.request, self.state
-        self._waiters[request.key] = waiter
+        self._waiting[request.key] = waiter
         step_id = state.latest_steps.get(request.key)
         if step_id is None:
             return self._take_up_new(waiter)
@@ -302,7 +287,7 @@ class Execution:
         """The log has no outcome, and no other branch one that comes first: here history is made."""
         key = waiter.request.key
         if key in self.state.due_attempts:
-            self._arm(waiter, self.state.retry_times.get(key))
+            self._waiting.arm(waiter, self.state.retry_times.get(key))
         elif key in self.state.open_steps:
             self._go_on_open(waiter, self.state.steps[self.state.open_steps[key]])
         else:
@@ -311,7 +296,7 @@ class Execution:
     def _go_on_open(self, waiter: Waiter, step: Step) -> None:
         """A step that was under way when its worker died, or a wait nobody has answered."""
         if waiter.request.wait is not None:
-            self._arm(waiter, step.wait_deadline)
+            self._waiting.arm(waiter, step.wait_deadline)
         elif waiter.request.options.at_most_once:
             error = ErrorInfo(
                 category="INFRASTRUCTURE",
@@ -323,20 +308,16 @@ class Execution:
             self.attempts.begin(waiter.request)
 
     def _arrived(self, waiter: Waiter, step: Step) -> None:
-        self._waiters.pop(waiter.request.key, None)
-        if waiter.timer is not None:
-            waiter.timer.cancel()
+        self._waiting.leave(waiter)
         outcome = (step, self.state.causes.get(step.id))
         self.conductor.arrive(self.state.ends[step.id], waiter.scope, waiter.future, outcome)
 
     def _give_up(self, waiter: Waiter) -> None:
         """Its branch was cancelled: a step that is under way ends with it."""
         key = waiter.request.key
-        self._waiters.pop(key, None)
+        self._waiting.leave(waiter)
         if waiter in self._deferred:
             self._deferred.remove(waiter)
-        if waiter.timer is not None:
-            waiter.timer.cancel()
         self.attempts.cancel(key)
         if not self._stopping and waiter.begun:
             error = ErrorInfo(
@@ -371,7 +352,7 @@ class Execution:
             self.pen.write(start, *request.known_outcome(), lease=self.attempts.progress())
         elif request.wait is not None:
             self.pen.note(start)
-            self._arm(waiter, request.wait.deadline)
+            self._waiting.arm(waiter, request.wait.deadline)
         elif self._budget.starts_may_be_late and not request.options.at_most_once:
             self.pen.note(start)
             self.attempts.begin(waiter.request)
@@ -383,23 +364,10 @@ class Execution:
 
     # Time
 
-    def _arm(self, waiter: Waiter, moment: datetime | None) -> None:
-        """Something happens to this waiter then, if nothing happened before; never, without a moment."""
-        retrying = waiter.request.wait is None
-        if moment is None and not retrying:
-            return
-        delay = 0.0 if moment is None else max(0.0, (moment - self._clock.now()).total_seconds())
-        waiter.timer = asyncio.get_running_loop().call_later(delay, self._due, waiter)
-
     def _due(self, waiter: Waiter) -> None:
         if self._stopping:
             return
-        waiter.timer = None
         request = waiter.request
-        moment = self._moment(request.key)
-        if moment is not None and moment > self._clock.now():
-            self._arm(waiter, moment)  # the clock was set back: by its time it is too early (§ENG-6)
-            return
         if request.wait is None:
             self._begin(waiter)
         elif request.wait.name is None:
@@ -424,37 +392,18 @@ class Execution:
 
     @property
     def _resting(self) -> bool:
-        return (
-            not self._stopping
-            and bool(self._waiters)
-            and not self.attempts
-            and self.pen.idle
-            and all(waiter.timer or waiter.request.wait for waiter in self._waiters.values())
-        )
+        return not self._stopping and not self.attempts and self.pen.idle and self._waiting.at_rest
 
     def _rest(self) -> None:
         """Leaves memory until a deadline or an answer, unless that is near."""
-        if any(self._has_answer(waiter) for waiter in self._waiters.values()):
+        if self._waiting.has_answer:
             self.pen.flush()
             return
-        moments = [moment for key in self._waiters if (moment := self._moment(key)) is not None]
-        wake_at = min(moments, default=None)
+        wake_at = self._waiting.wake_at
         if wake_at is not None and wake_at - self._clock.now() <= self._linger:
             return
-        waiting = tuple(self._waiters)
-        self.pen.write(commands.SuspendRun(wake_at=wake_at, waiting=waiting), lease=Lease(owner=None))
-
-    def _has_answer(self, waiter: Waiter) -> bool:
-        """Whether its wait is not written yet and will find an answer that came before."""
-        wait = waiter.request.wait
-        return wait is not None and wait.name in self.state.answers
-
-    def _moment(self, key: str) -> datetime | None:
-        wait = self._waiters[key].request.wait
-        if wait is None:
-            return self.state.retry_times.get(key, self._clock.now())
-        step_id = self.state.open_steps.get(key)
-        return self.state.steps[step_id].wait_deadline if step_id else wait.deadline
+        suspended = commands.SuspendRun(wake_at=wake_at, waiting=tuple(self._waiting))
+        self.pen.write(suspended, lease=Lease(owner=None))
 
     # What the log says
 
@@ -489,7 +438,7 @@ class Execution:
 
     def _started(self, event: Event) -> None:
         """A step that must not begin before its start is durable begins now."""
-        waiter = self._waiters.get(event.step_key or "")
+        waiter = self._waiting.get(event.step_key or "")
         if waiter is None or waiter.request.perform is None or event.step_key not in self.state.open_steps:
             return
         if waiter.request.options.at_most_once or not self._budget.starts_may_be_late:
@@ -497,15 +446,15 @@ class Execution:
 
     def _step_ended(self, event: Event) -> None:
         key = event.step_key or ""
-        waiter = self._waiters.get(key)
+        waiter = self._waiting.get(key)
         if waiter is not None and key not in self.state.due_attempts:
             self._arrived(waiter, self.state.steps[event.aggregate_id])
 
     def _retry_due(self, event: Event) -> None:
         key = event.step_key or ""
-        waiter = self._waiters.get(key)
+        waiter = self._waiting.get(key)
         if waiter is not None and key in self.state.due_attempts:
-            self._arm(waiter, self.state.retry_times.get(key))
+            self._waiting.arm(waiter, self.state.retry_times.get(key))
 
     def read_news(self) -> None:
         """Somebody else wrote to the run: an answer, a cancellation."""
