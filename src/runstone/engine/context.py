@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import functools
 import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
@@ -20,11 +17,11 @@ from runstone.core.payloads import OutputResult, WaitSpec
 from runstone.core.retry import RetryPolicy
 from runstone.core.step import Step
 from runstone.engine.cache import ResultCache
-from runstone.engine.current import CURRENT_STEP, CurrentStep
+from runstone.engine.calls import Calls
 from runstone.engine.execution import Execution
 from runstone.engine.failures import raise_failure
 from runstone.engine.functions import Callee, P, R, checked_duration, checked_name, checked_text
-from runstone.engine.requests import Begun, Perform, Recall, StepRequest, value_of
+from runstone.engine.requests import StepRequest, value_of
 from runstone.engine.scope import current_scope
 from runstone.engine.values import Shape, write
 from runstone.errors import EffectFailed, InvalidPayload, RegistrationError, StepFailed
@@ -60,9 +57,10 @@ class Run:
         self.generation = state.run.generation
         self._execution = execution
         self._clock = clock
-        self._threads = threads
+        self._calls = Calls(
+            state.run, execution, threads=threads, emit=emit, cache=cache or ResultCache(clock)
+        )
         self._emit = emit
-        self._cache = cache or ResultCache(clock)
         self._requested = requested
         self._check_carry = check_carry
         self._variables: dict[str, Raw] = {}
@@ -80,64 +78,10 @@ class Run:
                 f"after it: {callee!r} is none"
             )
         arguments = callee.signature.pack(args, kwargs)
-        is_tool = callee.step_type == "TOOL_SEQUENCE"
-        key = scope.key(callee.name)
-        request = StepRequest(
-            key=key,
-            step_type=callee.step_type,
-            arguments=arguments,
-            specialist_id=None if is_tool else callee.name,
-            tool_name=callee.name if is_tool else None,
-            perform=self._performer(callee, key, arguments),
-            recall=self._recaller(callee, arguments),
-            options=callee.call_options,
-        )
+        request = self._calls.step(callee, scope.key(callee.name), arguments)
         step = self._succeeded(await self._execution.step(scope, request))
         result: R = callee.signature.result.read(self._value(step))
         return result
-
-    def _performer(self, callee: Callee[Any, Any], key: str, arguments: Raw) -> Perform:
-        """The call itself, on values that have been through the log's bytes."""
-
-        async def perform(begun: Begun | None) -> Raw:
-            given = callee.signature.unpack(arguments)
-            CURRENT_STEP.set(self._current(key))
-            if callee.is_async:
-                if begun is not None:
-                    begun()
-                return checked(await callee.function(**given))
-            if self._threads is None:
-                return checked(_call(callee.function, given, begun))
-            loop = asyncio.get_running_loop()
-            told = begun and functools.partial(loop.call_soon_threadsafe, begun)
-            call = functools.partial(contextvars.copy_context().run, _call, callee.function, given, told)
-            return checked(await loop.run_in_executor(self._threads, call))
-
-        def checked(value: object) -> Raw:
-            """What could not be read back must not be recorded as a success."""
-            raw = write(value)
-            callee.signature.result.read(raw)
-            if holds is not None:
-                self._cache.keep(self.tenant_id, callee.name, arguments, raw, holds)
-            return raw
-
-        holds = callee.call_options.cache_ttl
-        return perform
-
-    def _current(self, key: str) -> CurrentStep:
-        return CurrentStep(
-            run_id=self.id,
-            tenant_id=self.tenant_id,
-            step_key=key,
-            logical_attempt=self._execution.attempts.number(key),
-            engine_attempt=self._execution.engine_attempt,
-            emit=functools.partial(self._emit, self.id),
-        )
-
-    def _recaller(self, callee: Callee[Any, Any], arguments: Raw) -> Recall | None:
-        if callee.call_options.cache_ttl is None:
-            return None
-        return functools.partial(self._cache.find, self.tenant_id, callee.name, arguments)
 
     async def decide(self, name: str, value: T) -> T:
         """Records a decision; on replay gives back what was decided then, whatever the code says now."""
@@ -436,16 +380,6 @@ class Run:
 def _backoff(retry: RetryPolicy) -> dict[str, int]:
     """How far apart an effect's retries are, as its metadata says it to the dispatcher."""
     return {"base_ms": retry.base // _MILLISECOND, "cap_ms": retry.cap // _MILLISECOND}
-
-
-def _call(function: Callable[..., Any], given: dict[str, Any], begun: Callable[[], object] | None) -> Any:
-    """Calls a plain function; no future can carry a `StopIteration` out of its thread."""
-    if begun is not None:
-        begun()
-    try:
-        return function(**given)
-    except StopIteration as error:
-        raise RuntimeError("StopIteration left the function") from error
 
 
 def _checked_spec(verb: str, spec: Any) -> EffectSpec:
