@@ -93,6 +93,9 @@ class Worker:
         self._tasks: set[asyncio.Task[RunRow | None]] = set()
         self._leaving = asyncio.Event()
         self._left = asyncio.Event()
+        self._idle = asyncio.Event()
+        """Neither a claim nor a heartbeat is on its way."""
+        self._idle.set()
         self._executions: dict[str, Execution] = {}
         self._held: Counter[str] = Counter()
         """Runs that this worker is loading, executing or giving back."""
@@ -130,6 +133,7 @@ class Worker:
 
     async def run(self) -> None:
         """Works until it is stopped."""
+        self._idle.clear()
         unlisten = self._bell.listen(self._rung)
         heartbeat = asyncio.ensure_future(self._beat())
         try:
@@ -144,6 +148,7 @@ class Worker:
             unlisten()
             heartbeat.cancel()
             await asyncio.gather(heartbeat, return_exceptions=True)
+            self._idle.set()
 
     def adopt(self, case: Case) -> None:
         """Executes a run that was created in this worker's name: claimed by the commit that made it."""
@@ -165,6 +170,8 @@ class Worker:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=deadline.total_seconds())
         await self.abandon()
+        with suppress(TimeoutError):  # a claim that lands after the release would bring a dead worker's runs
+            await asyncio.wait_for(self._idle.wait(), self._lease.total_seconds())
         with suppress(RunstoneError):
             await self._host.release(self.id)
 
@@ -207,6 +214,8 @@ class Worker:
             _log.warning("cannot claim runs: %s", error)
             return 0
         self._leased_until = now + self._lease
+        if self._stopping:  # they are given back with whatever else it has
+            return 0
         for claim in claims:
             self._spawn(claim, None)
         return len(claims)

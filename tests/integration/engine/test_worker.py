@@ -313,6 +313,41 @@ async def test_draining_lets_runs_finish_until_the_deadline_and_gives_back_the_r
         assert [(claim.run_id, claim.attempts) for claim in claims] == [(slow.id, 1)]
 
 
+async def test_a_claim_that_is_on_its_way_when_a_worker_drains_is_given_back(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = rs.App("desk")
+    entered: list[str] = []
+
+    @app.on()
+    async def handle(run: rs.Run) -> None:
+        entered.append(run.id)
+
+    async with process(app, path) as here, process(app, path, worker=False):
+        store = here.runtime.store
+        claim, landed, gate = store.claim, asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments: Any, **options: Any) -> Any:
+            claims = await claim(*arguments, **options)
+            if claims:
+                landed.set()
+                await gate.wait()
+            return claims
+
+        monkeypatch.setattr(store, "claim", slow)
+        started = await app.start(handle)
+        await within(landed.wait())
+        draining = asyncio.ensure_future(here.worker.drain())
+        await asyncio.sleep(0.05)
+        waited = not draining.done()
+        gate.set()
+        await within(draining)
+        assert waited
+        again = await claim("next", handlers=["handle"], code_rank="", limit=9, lease=rs.seconds(1))
+        assert [(found.run_id, found.attempts) for found in again] == [(started.id, 1)]
+        assert entered == []
+
+
 async def test_a_worker_that_drains_keeps_its_lease(path: str) -> None:
     app = rs.App("desk")
     gate = asyncio.Event()
