@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 from types import TracebackType
@@ -53,22 +56,30 @@ class Companion:
             self._errors.close()
 
     def kill(self) -> None:
-        """kill -9: it has no time for last words."""
-        self._process.kill()
+        """kill -9, for what it has started as well: it has no time for last words."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """Its answer; `CompanionFailed` with its last words if there is none."""
+        self.tell(**question)
+        return self.hear()
+
+    def tell(self, **question: Any) -> None:
+        """Asks without waiting for the answer, so that others can be asked as well."""
         assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # that it is gone is seen when its answer is not there
+            self._process.stdin.write(json.dumps(question) + "\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """The answer to what it was asked; `CompanionFailed` with its last words if there is none."""
         assert self._process.stdout is not None
         impatient = Timer(PATIENCE, self._process.kill)
         impatient.start()
         try:
-            self._process.stdin.write(json.dumps(question) + "\n")
-            self._process.stdin.flush()
             line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
         finally:
             impatient.cancel()
         if not line:

@@ -51,9 +51,9 @@ class Spread(msgspec.Struct, frozen=True):
         return cls(median(values), min(values), max(values))
 
 
-def rounds_of(count: int, scale: float) -> range:
-    """So many rounds; one where sizes are so small that it only shows that it runs."""
-    return range(count if scale >= MEANINGFUL else 1)
+def rounds_of(count: int, scale: float, least: int = 1) -> range:
+    """So many rounds; the least where sizes are so small that it only shows that it runs."""
+    return range(count if scale >= MEANINGFUL else least)
 
 
 def scaled(size: int, scale: float, least: int = 1) -> int:

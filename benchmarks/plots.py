@@ -55,6 +55,8 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     """The names along the x axis."""
     series: Mapping[str, tuple[float, ...]]
     """For each name in the legend, one value for each place."""
+    feet: Mapping[str, tuple[str, ...]] = {}
+    """For some of those names, something short to say below each bar."""
     mark: tuple[str, float] | None = None
     """A level to compare with, such as a target."""
 
@@ -115,7 +117,7 @@ def _frame(plot: Plot) -> Iterator[str]:
     height = (TOP + HEIGHT - BOTTOM) / 2
     yield _text(20, height, plot.y_label, extra=f' transform="rotate(-90 20 {height:.1f})"')
     for place, name in enumerate(plot.places):
-        yield _text(_middle(plot, place), HEIGHT - BOTTOM + 20, name)
+        yield _text(_middle(plot, place), HEIGHT - BOTTOM + (26 if plot.feet else 20), name)
 
 
 def _grid(step: float, top: float) -> Iterator[str]:
@@ -138,6 +140,10 @@ def _bars(plot: Plot, top: float) -> Iterator[str]:
         for place, value in enumerate(values):
             x = _bar_corner(plot, order, place, width)
             yield _text(x + width / 2, _y(value, top) - 5, _number(value), extra=' class="value"')
+    for order, name in enumerate(plot.series):
+        for place, foot in enumerate(plot.feet.get(name, ())):
+            x = _bar_corner(plot, order, place, width)
+            yield _text(x + width / 2, HEIGHT - BOTTOM + 12, foot, extra=' class="value"')
 
 
 def _bar_corner(plot: Plot, order: int, place: int, width: float) -> float:

@@ -5,8 +5,8 @@ Ratios have the same keys in every benchmark that measures the same thing:
     limit@64    share of the bare limit, at 64 runs at once
     limit       the same, where there is one writer or reader only
     replay      events replayed from a log per second over the 100,000 to reach
-    dbos        times DBOS, each with as many runs at once as suits it best
-    dbos@64     times DBOS, both at 64 runs at once
+    dbos        times DBOS, each with as many runs at once, and in the style, that suit it best
+    dbos@64     times DBOS, both at 64 runs at once, each in the style that suits it best
     langgraph   times LangGraph, in the same way; so `restate`
     best        times the best peer, each with as many runs at once as suits it best
     best@64     times the best peer with as many runs at once as suits it best, at 64 runs at once

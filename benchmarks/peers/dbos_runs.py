@@ -1,20 +1,18 @@
 """Runs of five steps with DBOS on SQLite or PostgreSQL. Executed by the interpreter of its own environment.
 
-For each line of JSON with `url`, `style`, `at_once` and `runs` it writes one: how many seconds
-the runs took, what the database holds then, and how durable its connections were: the weakest of each
-setting, should they differ.
+It is asked for rounds with `url`, `way`, `place`, `at_once` and `runs`, and says at last what the database
+holds and how durable its connections were: the weakest of each setting, should they differ. With several
+processes on one database, `place` makes each an executor of its own, which leaves the workflows of others
+alone.
 
-DBOS leaves SQLite's settings alone: a rollback journal with `synchronous=FULL`. Here its file is
-in WAL mode, where it is faster, and every connection is told `synchronous=FULL`. On PostgreSQL it has as
-many connections as runs are under way, at least its default of 20 and at most `CONNECTIONS`.
+DBOS leaves SQLite's settings alone: a rollback journal with `synchronous=FULL`. Here its file is in WAL
+mode, where it is faster, and every connection is told `synchronous=FULL`. On PostgreSQL it has as many
+connections as runs are under way, at least its default of 20 and at most `CONNECTIONS`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -30,6 +28,8 @@ from sqlalchemy import (  # type: ignore[import-not-found]
     make_url,
     text,
 )
+
+from benchmarks.conversation import Conversation
 
 STEPS = 5
 DEFAULT_CONNECTIONS, CONNECTIONS = 20, 64
@@ -84,26 +84,28 @@ def _look(connection: Any, record: Any) -> None:
         connection.rollback()
 
 
-def in_threads(at_once: int, runs: int) -> float:
+def in_threads(talk: Conversation, at_once: int, runs: int) -> None:
     """Each run called in a thread of its own: what DBOS does fastest when it is alone."""
     five_steps(0)
     with ThreadPoolExecutor(at_once) as pool:
+        talk.pause(warm=1)
         began = perf_counter()
         list(pool.map(five_steps, range(runs)))
-        return perf_counter() - began
+        talk.pause(began=began, ended=perf_counter())
 
 
-def in_tasks(at_once: int, runs: int) -> float:
+def in_tasks(talk: Conversation, at_once: int, runs: int) -> None:
     """Runs started and awaited on one event loop."""
-    return asyncio.run(_clients(at_once, runs))
+    asyncio.run(_clients(talk, at_once, runs))
 
 
-async def _clients(at_once: int, runs: int) -> float:
+async def _clients(talk: Conversation, at_once: int, runs: int) -> None:
     await _client(iter((0,)))
+    await asyncio.to_thread(talk.pause, warm=1)
     questions = iter(range(runs))
     began = perf_counter()
     await asyncio.gather(*(_client(questions) for _ in range(at_once)))
-    return perf_counter() - began
+    await asyncio.to_thread(talk.pause, began=began, ended=perf_counter())
 
 
 async def _client(questions: Iterator[int]) -> None:
@@ -112,11 +114,16 @@ async def _client(questions: Iterator[int]) -> None:
         await handle.get_result()
 
 
-STYLES = {"threads": in_threads, "tasks": in_tasks}
+WAYS = {"threads": in_threads, "tasks": in_tasks}
 
 
-def take_round(url: str, style: str, at_once: int, runs: int) -> dict[str, Any]:
-    config: dict[str, Any] = {"name": "peer", "system_database_url": url, "log_level": "ERROR"}
+def take_round(talk: Conversation, url: str, way: str, place: int, at_once: int, runs: int) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "name": "peer",
+        "system_database_url": url,
+        "executor_id": f"executor-{place}",
+        "log_level": "ERROR",
+    }
     if make_url(url).get_backend_name() == "sqlite":
         _ask(url, "PRAGMA journal_mode = WAL")
     else:
@@ -125,21 +132,21 @@ def take_round(url: str, style: str, at_once: int, runs: int) -> dict[str, Any]:
     DBOS(config=config)
     DBOS.launch()
     try:
-        seconds = STYLES[style](at_once, runs)
+        WAYS[way](talk, at_once, runs)
     finally:
         DBOS.destroy()
-    return {"seconds": seconds, "version": version("dbos"), **_settings, **_held(url)}
+    return {"version": version("dbos"), **_settings, **_held(url)}
 
 
 def _held(url: str) -> dict[str, int]:
-    """What became durable, the run that warmed it up left out."""
+    """What became durable, by whichever process: runs that ended, and their steps."""
     schema = "" if url.startswith("sqlite") else "dbos."
     ended, steps = _ask(
         url,
         f"SELECT (SELECT count(*) FROM {schema}workflow_status WHERE status = 'SUCCESS'), "
         f"(SELECT count(*) FROM {schema}operation_outputs)",
     )
-    return {"ended": ended - 1, "steps": steps - STEPS}
+    return {"ended": ended, "steps": steps}
 
 
 def _ask(url: str, query: str) -> Any:
@@ -152,12 +159,10 @@ def _ask(url: str, query: str) -> Any:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    talk = Conversation()
     event.listen(Engine, "connect", _look)
-    for line in sys.stdin:
-        answers.write(json.dumps(take_round(**json.loads(line))) + "\n")
-        answers.flush()
+    for question in talk.questions():
+        talk.answer(**take_round(talk, **question))
 
 
 if __name__ == "__main__":

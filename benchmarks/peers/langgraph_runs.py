@@ -1,20 +1,18 @@
 """Runs of five nodes with LangGraph on PostgreSQL. Executed by the interpreter of its own environment.
 
-For each line of JSON with `url`, `style`, `at_once` and `runs` it writes one: how many seconds the
-runs took, what the database holds then, and how durable its connections were: the weakest of each setting,
-should they differ.
+It is asked for rounds with `url`, `way`, `place`, `at_once` and `runs`, and says at last what the database
+holds and how durable its connections were: the weakest of each setting, should they differ. With several
+processes on one database, `place` gives each threads of its own.
 
 The state is written with `durability="sync"`: a node's result is on disk before the next node begins, as a
 step's is with us. There is a pool of as many connections as runs are under way, up to `CONNECTIONS`. A
-checkpointer lets one caller in at a time, however many connections it has; so each client has one of its own.
+checkpointer lets one caller in at a time, however many connections it has; so each client has one of its
+own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
@@ -28,6 +26,8 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver  # type: ignore
 from langgraph.graph import END, START, StateGraph  # type: ignore[import-not-found]
 from psycopg.rows import dict_row  # type: ignore[import-not-found]
 from psycopg_pool import AsyncConnectionPool, ConnectionPool  # type: ignore[import-not-found]
+
+from benchmarks.conversation import Conversation
 
 STEPS = 5
 CONNECTIONS = 64
@@ -63,8 +63,8 @@ def _graph(checkpointer: Any, *, in_tasks: bool) -> Any:
     return graph.compile(checkpointer=checkpointer)
 
 
-def _config(run: int) -> dict[str, Any]:
-    return {"configurable": {"thread_id": f"run-{run}"}}
+def _config(place: int, run: int) -> dict[str, Any]:
+    return {"configurable": {"thread_id": f"run-{place}-{run}"}}
 
 
 def _note(name: str, found: str) -> None:
@@ -83,7 +83,7 @@ async def _look_async(connection: Any) -> None:
         _note(name, (await (await connection.execute(f"SHOW {name}")).fetchone())[name])
 
 
-def in_threads(url: str, at_once: int, runs: int) -> float:
+def in_threads(talk: Conversation, url: str, place: int, at_once: int, runs: int) -> None:
     """Each run in a thread of its own, over the checkpointer for plain functions."""
     size = min(at_once, CONNECTIONS)
     with ConnectionPool(url, min_size=size, max_size=size, kwargs=OPTIONS, configure=_look) as pool:
@@ -93,23 +93,24 @@ def in_threads(url: str, at_once: int, runs: int) -> float:
 
         def client(graph: Any, left: Iterator[int]) -> None:
             for run in left:
-                found = graph.invoke(QUESTION, _config(run), durability="sync")
+                found = graph.invoke(QUESTION, _config(place, run), durability="sync")
                 assert found["answer"]["value"] == STEPS - 1
 
         client(graphs[0], iter((-1,)))
         left = iter(range(runs))
         with ThreadPoolExecutor(at_once) as threads:
+            talk.pause(warm=1)
             began = perf_counter()
             list(threads.map(client, graphs, [left] * at_once))
-            return perf_counter() - began
+            talk.pause(began=began, ended=perf_counter())
 
 
-def in_tasks(url: str, at_once: int, runs: int) -> float:
+def in_tasks(talk: Conversation, url: str, place: int, at_once: int, runs: int) -> None:
     """Runs on one event loop, over the checkpointer for coroutines."""
-    return asyncio.run(_clients(url, at_once, runs))
+    asyncio.run(_clients(talk, url, place, at_once, runs))
 
 
-async def _clients(url: str, at_once: int, runs: int) -> float:
+async def _clients(talk: Conversation, url: str, place: int, at_once: int, runs: int) -> None:
     size = min(at_once, CONNECTIONS)
     options: dict[str, Any] = {"kwargs": OPTIONS, "configure": _look_async, "open": False}
     async with AsyncConnectionPool(url, min_size=size, max_size=size, **options) as pool:
@@ -119,42 +120,41 @@ async def _clients(url: str, at_once: int, runs: int) -> float:
 
         async def client(graph: Any, left: Iterator[int]) -> None:
             for run in left:
-                found = await graph.ainvoke(QUESTION, _config(run), durability="sync")
+                found = await graph.ainvoke(QUESTION, _config(place, run), durability="sync")
                 assert found["answer"]["value"] == STEPS - 1
 
         await client(graphs[0], iter((-1,)))
         left = iter(range(runs))
+        await asyncio.to_thread(talk.pause, warm=1)
         began = perf_counter()
         await asyncio.gather(*(client(graph, left) for graph in graphs))
-        return perf_counter() - began
+        await asyncio.to_thread(talk.pause, began=began, ended=perf_counter())
 
 
-STYLES = {"threads": in_threads, "tasks": in_tasks}
+WAYS = {"threads": in_threads, "tasks": in_tasks}
 
 
-def take_round(url: str, style: str, at_once: int, runs: int) -> dict[str, Any]:
+def take_round(talk: Conversation, url: str, way: str, place: int, at_once: int, runs: int) -> dict[str, Any]:
     _settings.clear()
-    seconds = STYLES[style](url, at_once, runs)
-    return {"seconds": seconds, "version": version("langgraph"), **_settings, **_held(url)}
+    WAYS[way](talk, url, place, at_once, runs)
+    return {"version": version("langgraph"), **_settings, **_held(url)}
 
 
 def _held(url: str) -> dict[str, int]:
-    """What became durable, the run that warmed it up left out: a checkpoint after each node."""
+    """What became durable, by whichever process: a checkpoint after each node."""
     with psycopg.connect(url) as connection:
         found = connection.execute(
             "SELECT count(DISTINCT thread_id) FILTER (WHERE (metadata->>'step')::int = %s), "
             "count(*) FILTER (WHERE (metadata->>'step')::int > 0) FROM checkpoints",
             [STEPS],
         ).fetchone()
-    return {"ended": found[0] - 1, "steps": found[1] - STEPS}
+    return {"ended": found[0], "steps": found[1]}
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed is no answer
-    for line in sys.stdin:
-        answers.write(json.dumps(take_round(**json.loads(line))) + "\n")
-        answers.flush()
+    talk = Conversation()
+    for question in talk.questions():
+        talk.answer(**take_round(talk, **question))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Runs of five steps with Restate. Executed by the interpreter of its own environment.
 
-For each line of JSON with `url`, `style`, `at_once` and `runs` it writes one: how many seconds the runs took,
-what the server holds then, and how durable it is.
+It is asked for rounds with `url`, `processes`, `at_once` and `runs`, and says at last what the server holds
+and how durable it is.
 
 Restate is a server with a log of its own. A new one is started for each round, as it comes, with its data
-in the folder that `url` names; its path is this program's argument. Each result of `ctx.run` is acknowledged
-by it before the next step begins, and its log server syncs what it writes: its configuration is asked. The
-service and its clients are in one process, or in two.
+in the folder that `url` names; its path is this program's argument. Each result of `ctx.run` is
+acknowledged by it before the next step begins, and its log server syncs what it writes: its configuration
+is asked. The service and its clients are in one process, or in two.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ import restate  # type: ignore[import-not-found]
 from hypercorn.asyncio import serve  # type: ignore[import-not-found]
 from hypercorn.config import Config  # type: ignore[import-not-found]
 
+from benchmarks.conversation import Conversation
+
 STEPS = 5
 PATIENCE = 60.0
+MODULE = "benchmarks.peers.restate_runs"
 service = restate.Service("benchmark")
 
 
@@ -95,7 +98,7 @@ def _server(program: str, folder: Path) -> Iterator[tuple[int, int, str]]:
         "RESTATE_DISABLE_TELEMETRY": "true",
         "RESTATE_LOG_FILTER": "error",
     }
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     command = [program, "--base-dir", str(folder / "data")]
     said = subprocess.run([*command, "--dump-config"], env=environment, capture_output=True, check=True)
     config = tomllib.loads(said.stdout.decode())
@@ -143,7 +146,7 @@ async def _in_one(port: int) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _in_two(port: int) -> AsyncIterator[None]:
     """The service in a process of its own."""
-    process = await asyncio.create_subprocess_exec(sys.executable, __file__, "serve", str(port))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", MODULE, "serve", str(port))
     try:
         yield
     finally:
@@ -151,21 +154,24 @@ async def _in_two(port: int) -> AsyncIterator[None]:
         await process.wait()
 
 
-STYLES = {"one process": _in_one, "two processes": _in_two}
+PROCESSES = {1: _in_one, 2: _in_two}
 
 
-async def take_round(program: str, url: str, style: str, at_once: int, runs: int) -> dict[str, Any]:
+async def take_round(
+    talk: Conversation, program: str, url: str, processes: int, place: int, at_once: int, runs: int
+) -> dict[str, Any]:
     with _server(program, Path(url)) as (ingress, admin, syncs):
         port = _free_port()
-        async with STYLES[style](port):
+        async with PROCESSES[processes](port):
             await _register(admin, port)
             await _client(ingress, iter((0,)))
             left = iter(range(runs))
+            await asyncio.to_thread(talk.pause, warm=1)
             began = perf_counter()
             await asyncio.gather(*(_client(ingress, left) for _ in range(at_once)))
-            seconds = perf_counter() - began
+            await asyncio.to_thread(talk.pause, began=began, ended=perf_counter())
             held = await _held(admin)
-    return {"seconds": seconds, "fsync": syncs, **held}
+    return {"fsync": syncs, **held}
 
 
 async def _register(admin: int, port: int) -> None:
@@ -191,7 +197,7 @@ async def _client(ingress: int, left: Iterator[int]) -> None:
 
 
 async def _held(admin: int) -> dict[str, int]:
-    """What became durable, the run that warmed it up left out."""
+    """What became durable: runs that ended, and their steps."""
     line = await Line.open(admin)
     ended = await line.post(
         "/query",
@@ -201,18 +207,15 @@ async def _held(admin: int) -> dict[str, int]:
         "/query", {"query": "SELECT count(*) AS n FROM sys_journal WHERE entry_type = 'Notification: Run'"}
     )
     line.close()
-    return {"ended": ended["rows"][0]["n"] - 1, "steps": steps["rows"][0]["n"] - STEPS}
+    return {"ended": ended["rows"][0]["n"], "steps": steps["rows"][0]["n"]}
 
 
 def main(program: str) -> None:
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    talk = Conversation()
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
     number = f"{said.stdout.split()[-1]}, Python SDK {version('restate-sdk')}"
-    for line in sys.stdin:
-        found = asyncio.run(take_round(program, **json.loads(line)))
-        answers.write(json.dumps(found | {"version": number}) + "\n")
-        answers.flush()
+    for question in talk.questions():
+        talk.answer(**asyncio.run(take_round(talk, program, **question)), version=number)
 
 
 if __name__ == "__main__":

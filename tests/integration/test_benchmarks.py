@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,19 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import __main__ as command_line
-from benchmarks import bare_sqlite, measure
+from benchmarks import bare_sqlite, contest, measure
 from benchmarks.apps import nap
 from benchmarks.companion import Companion, CompanionFailed
+from benchmarks.engine_runs import open_engine, run_engine
 from benchmarks.outbox_sqlite import SqliteGround
-from benchmarks.peers import environment
+from benchmarks.peers import environment, field
 from benchmarks.peers.environment import PeerMissing
-from benchmarks.plots import Plot
+from benchmarks.plots import Plot, svg
 from benchmarks.registry import Benchmark, Progress, benchmarks
 from benchmarks.report import Report, at_least
-from benchmarks.suite import append_sqlite, latency, outbox, sleepers, steps_postgres, steps_sqlite
+from benchmarks.suite import append_sqlite, latency, outbox, sleepers, steps_sqlite
 from benchmarks.suite.fold import stored_history
+from benchmarks.team import Style, Team, styles
 from benchmarks.workloads import five_step_run, mixed_run
 from runstone import seconds
 from runstone.core.commit import Commit
@@ -54,8 +56,7 @@ KEYS = {
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SCRATCH", tmp_path / "scratch")
     monkeypatch.setattr(command_line, "PLOTS", tmp_path / "plots")
-    monkeypatch.setattr(steps_sqlite, "python_of", no_peer)
-    monkeypatch.setattr(steps_postgres, "python_of", no_peer)
+    monkeypatch.setattr(field, "python_of", no_peer)
 
 
 def no_peer(name: str) -> Path:
@@ -204,16 +205,40 @@ async def test_a_mixed_history_has_the_size_that_was_asked_for() -> None:
 # The engine beside a bare writer
 
 
-async def test_the_engine_commits_a_run_of_five_steps_seven_times(tmp_path: Path) -> None:
-    _, commits = await steps_sqlite.run_engine(tmp_path / "store.db", 2, 3)
-    assert len(commits) == 7 * (3 + 1)
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    with open_engine(tmp_path_factory.mktemp("engine")) as team:
+        yield team
 
 
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_what_the_engine_wrote_is_written_again_equally(at_once: int, tmp_path: Path) -> None:
-    taken = steps_sqlite.take_round(tmp_path, steps_sqlite.Peer(None), "tasks", at_once, 6, 1)
+def test_the_engine_commits_a_run_of_five_steps_seven_times(engine: Team, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    ran = run_engine(engine, str(path), tmp_path, Style(1), 2, 3)
+    assert len(ran.warm) == 7
+    assert len(ran.commits) == 7 * 3
+    assert ran.warm_runs == 1
+    assert [each.name for each in tmp_path.glob("*.pickle")] == []
+
+
+def test_two_processes_have_a_share_each_of_the_runs_on_one_file(engine: Team, tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    ran = run_engine(engine, str(path), tmp_path, Style(2), 4, 9)
+    written = bare_sqlite.in_order(path, [*ran.warm, *ran.commits])
+    owners = {write.lease.owner for each in written for write in each.writes if write.lease is not None}
+    assert ran.warm_runs == 2
+    assert len(written) == 7 * (9 + 2)
+    assert len(owners - {None}) == 2
+
+
+@pytest.mark.parametrize(("at_once", "style"), [(1, Style(1)), (4, Style(1)), (4, Style(2))])
+def test_what_the_engine_wrote_is_written_again_equally(
+    at_once: int, style: Style, engine: Team, tmp_path: Path
+) -> None:
+    taken = steps_sqlite.take_round(tmp_path, engine, at_once, 6, style)
+    assert taken.style == style
     assert 1 <= taken.batch <= at_once
-    assert taken.peer is None
+    assert taken.engine > 0
+    assert taken.bare > 0
 
 
 def test_as_many_steps_are_timed_as_bare_commits_of_steps(tmp_path: Path) -> None:
@@ -253,35 +278,140 @@ def test_both_sides_send_the_same_requests(tmp_path: Path) -> None:
         assert first.json().keys() == second.json().keys()
 
 
+# Processes that work together
+
+
+class Scripted(Companion):
+    """Gives the answers that it was given, and notes what it is asked."""
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self._answers = [*answers]
+        self.asked: list[dict[str, Any]] = []
+
+    def tell(self, **question: Any) -> None:
+        self.asked.append(question)
+
+    def hear(self) -> dict[str, Any]:
+        return self._answers.pop(0)
+
+
+def test_what_counts_is_the_time_from_the_first_beginning_to_the_last_end() -> None:
+    members = [
+        Scripted({"warm": 1}, {"began": 5.0, "ended": 7.0}, {"n": 0}),
+        Scripted({"warm": 2}, {"began": 4.0, "ended": 6.5}, {"n": 1}),
+    ]
+    turn = Team(members).take_turn(2, 5, 9, url="u")
+    assert (turn.seconds, turn.warm, turn.found) == (3.0, 3, [{"n": 0}, {"n": 1}])
+    assert [each.asked for each in members] == [
+        [{"url": "u", "place": 0, "at_once": 3, "runs": 5}, {}, {}],
+        [{"url": "u", "place": 1, "at_once": 2, "runs": 4}, {}, {}],
+    ]
+
+
+def test_none_goes_on_before_all_are_prepared_and_none_ends_before_all_have_run() -> None:
+    said: list[str] = []
+
+    class Telling(Scripted):
+        def hear(self) -> dict[str, Any]:
+            found = super().hear()
+            said.append(min(found))
+            return found
+
+    answers = ({"warm": 1}, {"began": 0.0, "ended": 1.0}, {"version": "9"})
+    Team([Telling(*answers), Telling(*answers)]).take_turn(2, 2, 2)
+    assert said == ["warm", "warm", "began", "began", "version", "version"]
+
+
+def test_who_has_one_client_has_one_process() -> None:
+    assert [each.title for each in styles(1)] == ["one process"]
+    assert [each.title for each in styles(2)] == ["one process", "two processes"]
+    assert [each.title for each in styles(64, ("tasks", "threads"))] == [
+        *("tasks, one process", "threads, one process", "tasks, two processes", "threads, two processes")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("turns", "found"),
+    [
+        (4, [0, 1, 2, 3]),
+        (2, [0, None, 1, None]),
+        (1, [0, None, None, None]),
+        (9, [0, 1, 2, 3]),
+    ],
+)
+def test_turns_are_spread_over_the_rounds(turns: int, found: list[int | None]) -> None:
+    assert [contest.turn_in(number, 4, turns) for number in range(4)] == found
+
+
+def test_a_level_counts_in_the_engines_better_style_and_its_bare_rounds_with_it() -> None:
+    rounds = [
+        contest.Round(style=Style(processes), engine=engine, bare=bare, batch=bare / 100)
+        for processes, engine, bare in (
+            (1, 10.0, 100.0),
+            (2, 30.0, 200.0),
+            (1, 90.0, 100.0),
+            (2, 40.0, 200.0),
+        )
+    ]
+    found = contest.Level.of(rounds, {})
+    assert (found.engine.rate, found.engine.style) == (50.0, Style(1))
+    assert (found.bare.middle, found.batch) == (100.0, 1.0)
+    assert (found.limit.lowest, found.limit.highest) == (0.1, 0.9)
+    assert contest.figures({64: found}).items() >= {
+        ("engine_steps_per_second@64", 50.0),
+        ("engine_steps_per_second@64 in one process", 50.0),
+        ("engine_steps_per_second@64 in two processes", 35.0),
+    }
+    assert contest.style_notes({64: found, 256: found}, {}) == [
+        "Runstone was fastest in one process with 64, 256 at once"
+    ]
+
+
 # Peers
 
 FAKE = """
 import json, sys
-for line in sys.stdin:
+
+def say(**said):
+    print(json.dumps(said), flush=True)
+    return sys.stdin.readline()
+
+while line := sys.stdin.readline():
     asked = json.loads(line)
-    rate = 100 * asked["at_once"] if asked["style"] == "tasks" else 10
-    said = {"seconds": 5 * asked["runs"] / rate, "version": "9", "journal_mode": "wal", "synchronous": %d}
-    print(json.dumps(said | {"ended": asked["runs"], "steps": 5 * asked["runs"]}), flush=True)
+    if asked["place"] > %d:
+        raise SystemExit("the database is locked")
+    rate = 100 * asked["at_once"] if asked["way"] == "tasks" else 10
+    path = asked["url"].removeprefix("sqlite:///")
+    say(warm=1)
+    with open(path, "a") as file:
+        print(asked["runs"] + 1, file=file)
+    say(began=3.0, ended=3.0 + 5 * asked["runs"] / rate)
+    held = sum(map(int, open(path)))
+    print(json.dumps({"version": "9", "journal_mode": "wal", "synchronous": %d, "ended": held,
+                      "steps": 5 * held}), flush=True)
 """
 
 
-def fake_peer(folder: Path, monkeypatch: pytest.MonkeyPatch, synchronous: int = 2) -> None:
-    script = folder / "fake_peer.py"
-    script.write_text(FAKE % synchronous)
-    monkeypatch.setattr(steps_sqlite, "python_of", lambda name: Path(sys.executable))
-    monkeypatch.setattr(steps_sqlite, "PEER_SCRIPT", script)
+@pytest.fixture
+def fake_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def install(synchronous: int = 2, last_place: int = 1) -> None:
+        script = tmp_path / "fake_peer.py"
+        script.write_text(FAKE % (last_place, synchronous))
+        monkeypatch.setattr(field, "command_of", lambda name, kind: [sys.executable, script])
+
+    return install
 
 
 def test_a_peer_that_cannot_be_installed_is_told_and_not_compared() -> None:
     report = steps_sqlite.run(True, lambda doing: None, float(TINY))
-    assert report.notes == ("DBOS was not measured, for it cannot be installed here: no dbos in a test",)
+    assert report.notes[-1] == "DBOS was not measured, for it cannot be installed here: no dbos in a test"
     assert not [key for key in report.ratios if key.startswith(("dbos", "best"))]
     assert "dbos" not in report.targets
-    assert {row[6] for row in report.rows} == {"not measured"}
+    assert "DBOS" not in report.columns
 
 
-def test_a_peer_is_compared_at_its_better_style(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_peer(tmp_path, monkeypatch)
+def test_a_peer_is_compared_at_its_better_style(fake_peer: Callable[..., None]) -> None:
+    fake_peer()
     report = steps_sqlite.run(True, lambda doing: None, float(TINY))
     ours = {n: report.figures[f"engine_steps_per_second@{n}"] for n in (1, 16, 64, 256)}
     for at_once, rate in ours.items():
@@ -289,27 +419,57 @@ def test_a_peer_is_compared_at_its_better_style(tmp_path: Path, monkeypatch: pyt
         assert report.ratios[f"best@{at_once}"] == pytest.approx(rate / 25_600)
     assert report.ratios["dbos"] == pytest.approx(max(ours.values()) / 25_600)
     assert report.targets["dbos"] == at_least(15)
-    assert {row[7] for row in report.rows} == {"tasks"}
+    assert all(row[-1].endswith("in tasks, one process") for row in report.rows)
+    assert all(" in one process" in row[1] or " in two processes" in row[1] for row in report.rows)
+    (plot,) = report.plots
+    assert plot.feet["DBOS"] == ("1", "1", "1", "1")
+    assert svg(plot).count("in how many processes") == 1
 
 
-def test_a_peer_that_is_less_durable_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_peer(tmp_path, monkeypatch, synchronous=1)
-    with pytest.raises(steps_sqlite.Unlike):
+def test_a_peer_that_is_less_durable_is_not_compared(fake_peer: Callable[..., None]) -> None:
+    fake_peer(synchronous=1)
+    with pytest.raises(field.Unlike):
         steps_sqlite.run(True, lambda doing: None, float(TINY))
+
+
+def test_a_style_in_which_a_peer_fails_is_left_out_and_that_is_said(
+    fake_peer: Callable[..., None], tmp_path: Path
+) -> None:
+    fake_peer(last_place=0)
+    with field.open_field(steps_sqlite.PEERS, tmp_path, lambda doing: None) as found:
+        (peer,) = found.peers
+        taken = [steps_sqlite.take_peers_turn(tmp_path, 4, 6, peer, turn) for turn in (0, 1, 2, 3, 4, 6)]
+    assert [rate for _, rate in taken] == [
+        pytest.approx(400),
+        pytest.approx(10),
+        None,
+        None,
+        pytest.approx(400),
+        None,
+    ]
+    best = contest.Best.of(taken)
+    assert best is not None
+    assert best.all.keys() == {Style(1, "tasks"), Style(1, "threads")}
+    assert contest.Best.of([(Style(1), 5.0), (Style(1), None)]) is None
+    assert found.notes[1:] == [
+        f"DBOS in {way}, two processes, 4 at once, was left out, for it failed: the database is locked"
+        for way in ("tasks", "threads")
+    ]
 
 
 @pytest.mark.skipif(
     not environment.folder_of("dbos").exists(),
     reason="DBOS is not installed: python -m benchmarks steps-sqlite does that",
 )
-@pytest.mark.parametrize("style", steps_sqlite.STYLES)
-def test_dbos_does_what_it_is_compared_for(style: str, tmp_path: Path) -> None:
-    command = [environment.python_of("dbos"), steps_sqlite.PEER_SCRIPT]
-    with Companion(command, tmp_path) as companion:
-        peer = steps_sqlite.Peer(companion)
-        for number in range(2):
-            assert peer.rate(tmp_path / f"{number}.db", style, 2, 3)
-        assert peer.version in peer.note
+def test_dbos_does_what_it_is_compared_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(field, "python_of", environment.python_of)
+    with field.open_field(steps_sqlite.PEERS, tmp_path, lambda doing: None) as found:
+        (peer,) = found.peers
+        taken = [steps_sqlite.take_peers_turn(tmp_path, 2, 3, peer, turn) for turn in range(4)]
+        assert [style for style, _ in taken] == peer.kind.styles(2)
+        assert not peer.failed
+        assert all(rate is not None and rate > 0 for _, rate in taken)
+        assert peer.version in found.notes[0]
 
 
 def test_half_an_environment_is_never_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

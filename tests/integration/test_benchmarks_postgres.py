@@ -7,15 +7,17 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from benchmarks import bare_postgres, grown
+from benchmarks import bare_postgres, contest, grown
 from benchmarks import postgres as benchmarked
 from benchmarks.bare_sqlite import Unequal
-from benchmarks.companion import Companion
+from benchmarks.engine_runs import open_engine, run_engine
 from benchmarks.peers import environment
 from benchmarks.peers.environment import PeerMissing
+from benchmarks.peers.field import Peer, Unlike, open_field
 from benchmarks.plots import svg
 from benchmarks.postgres import DURABLE, Ground, on_postgres, private_server
 from benchmarks.suite import append_grown, append_postgres, commit_latency, feed, recovery, steps_postgres
+from benchmarks.team import Style, Team, Turn
 from benchmarks.workloads import five_step_run, mixed_run
 from runstone.core.commit import Commit
 from runstone.stores.postgres import PostgresStore
@@ -119,31 +121,51 @@ async def test_as_many_steps_are_timed_as_bare_commits_of_steps(ground: Ground) 
 # The engine beside a bare writer and peers
 
 
-@pytest.mark.parametrize("at_once", [1, 8])
-def test_what_the_engine_wrote_is_written_again_equally(at_once: int, ground: Ground) -> None:
-    taken = steps_postgres.take_round(ground, [], 0, at_once, 12, 1)
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    with open_engine(tmp_path_factory.mktemp("engine")) as team:
+        yield team
+
+
+@pytest.mark.parametrize(("at_once", "style"), [(1, Style(1)), (8, Style(1)), (8, Style(2))])
+def test_what_the_engine_wrote_is_written_again_equally(
+    at_once: int, style: Style, engine: Team, ground: Ground, tmp_path: Path
+) -> None:
+    taken = steps_postgres.take_round(ground, tmp_path, engine, at_once, 12, style)
+    assert taken.style == style
     assert 1 <= taken.batch <= at_once
-    assert not taken.peers
+    assert taken.engine > 0
+    assert taken.bare > 0
 
 
-def level(**peers: tuple[float, str]) -> steps_postgres.Level:
-    return steps_postgres._level([steps_postgres.Round(engine=900.0, bare=1000.0, batch=2.0, peers=peers)])
+def test_two_processes_have_a_share_each_of_the_runs_in_one_database(
+    engine: Team, ground: Ground, tmp_path: Path
+) -> None:
+    url = ground.database("store")
+    ran = run_engine(engine, url, tmp_path, Style(2), 4, 9)
+    together = in_thread(bare_postgres.transactions(url, [*ran.warm, *ran.commits]))
+    written = [commit for batch in together for commit in batch]
+    owners = {write.lease.owner for each in written for write in each.writes if write.lease is not None}
+    assert ran.warm_runs == 1 + 2 + 1 + 2
+    assert len(written) == 7 * (9 + ran.warm_runs)
+    assert len(owners - {None}) == 2
+
+
+def level(**peers: float) -> contest.Level:
+    rounds = [contest.Round(style=Style(1), engine=900.0, bare=1000.0, batch=2.0)]
+    return contest.Level.of(rounds, {name: [(Style(1, "tasks"), rate)] for name, rate in peers.items()})
 
 
 def test_the_better_style_of_a_peer_counts() -> None:
-    rounds = [
-        steps_postgres.Round(engine=1.0, bare=1.0, batch=1.0, peers={"dbos": (rate, style)})
-        for style, rate in (("tasks", 10.0), ("threads", 30.0), ("tasks", 12.0), ("threads", 20.0))
-    ]
-    assert steps_postgres._level(rounds).peers == {"dbos": (25.0, "threads")}
+    tasks, threads = Style(1, "tasks"), Style(2, "threads")
+    found = contest.Best.of([(tasks, 10.0), (threads, 30.0), (tasks, 12.0), (threads, 20.0)])
+    assert found == contest.Best(25.0, threads, {tasks: 11.0, threads: 25.0})
+    assert str(found) == "25/s in threads, two processes"
 
 
 def test_both_are_compared_at_their_best_and_the_best_peer_is_the_fastest() -> None:
-    levels = {
-        1: level(dbos=(10.0, "tasks"), langgraph=(90.0, "tasks")),
-        64: level(dbos=(30.0, "tasks"), langgraph=(60.0, "tasks")),
-    }
-    ratios = steps_postgres._peer_ratios(levels, ["dbos", "langgraph"])
+    levels = {1: level(dbos=10.0, langgraph=90.0), 64: level(dbos=30.0, langgraph=60.0)}
+    ratios = contest.ratios(levels)
     assert ratios["dbos"] == 30.0
     assert ratios["best"] == ratios["langgraph"] == ratios["best@64"] == 10.0
     assert ratios["langgraph@64"] == 15.0
@@ -153,44 +175,59 @@ def test_a_missing_peer_might_be_the_best() -> None:
     assert steps_postgres._peer_targets([*steps_postgres.PEERS]).keys() == {"dbos", "best"}
     assert steps_postgres._peer_targets(["dbos"]).keys() == {"dbos"}
     assert steps_postgres._peer_targets(["langgraph"]) == {}
-    assert steps_postgres._peer_ratios({64: level()}, []) == {}
+    assert contest.ratios({64: level()}).keys() == {"limit@64"}
+
+
+def test_a_peer_that_was_measured_at_some_levels_only_is_compared_there() -> None:
+    levels = {1: level(dbos=10.0), 64: level()}
+    assert "dbos@64" not in contest.ratios(levels)
+    assert contest.ratios(levels)["dbos"] == 90.0
+    assert contest.row(64, levels[64], ["dbos"])[-1] == "not measured"
+    assert contest.series(levels, ["dbos"]) == {"dbos": (10.0, 0.0)}
+    assert contest.feet(levels, ["dbos"]) == {"dbos": ("1", "")}
 
 
 def test_all_peers_fit_into_the_plot() -> None:
     names = [*steps_postgres.PEERS]
-    levels = {64: level(**dict.fromkeys(names, (10.0, "tasks")))}
+    levels = {64: level(**dict.fromkeys(names, 10.0))}
     assert svg(steps_postgres._plot(levels, names)).startswith("<svg ")
 
 
-class Answering(Companion):
+def answering(name: str, **answer: object) -> Peer:
     """A peer that says what it is told to say."""
 
-    def __init__(self, **answer: object) -> None:
-        self._answer = answer
+    class Answering(Team):
+        def take_turn(self, processes: int, at_once: int, runs: int, /, **question: object) -> Turn:
+            said = {"version": "9", **DURABLE, "ended": 6, "steps": 30}
+            return Turn(2.0, 2, [said, {**said, **answer}])
 
-    def ask(self, **question: object) -> dict[str, object]:
-        return {"seconds": 2.0, "version": "9", **DURABLE, "ended": 4, "steps": 20} | self._answer
-
-
-def test_a_peer_that_is_less_durable_or_did_less_is_not_compared(tmp_path: Path) -> None:
-    assert steps_postgres.Peer("dbos", Answering(), tmp_path).rate("", "tasks", 1, 4) == 10.0
-    for lack in ({"synchronous_commit": "off"}, {"fsync": "on or off"}, {"ended": 3}, {"steps": 19}):
-        with pytest.raises(steps_postgres.Unlike, match="DBOS"):
-            steps_postgres.Peer("dbos", Answering(**lack), tmp_path).rate("", "tasks", 1, 4)
-    with pytest.raises(steps_postgres.Unlike, match="Restate"):
-        steps_postgres.Peer("restate", Answering(fsync="off"), tmp_path).rate("", "one process", 1, 4)
+    return Peer(name, steps_postgres.PEERS[name], lambda: Answering([]))
 
 
-@pytest.mark.parametrize("peer", steps_postgres.PEERS)
-def test_a_peer_does_what_it_is_compared_for(peer: str, ground: Ground, tmp_path: Path) -> None:
-    if not is_installed(peer):
-        pytest.skip(f"{peer} is not installed: python -m benchmarks steps-postgres does that")
-    with Companion(steps_postgres.command_of(peer), tmp_path) as companion:
-        found = steps_postgres.Peer(peer, companion, tmp_path)
-        taken = [found.take_turn(ground, number, 3, 5) for number in range(2)]
-        assert [style for _, style in taken] == [*found.kind.styles]
-        assert all(rate > 0 for rate, _ in taken)
-        assert found.version
+def test_a_peer_that_is_less_durable_or_did_less_is_not_compared() -> None:
+    style = Style(2, "tasks")
+    assert answering("dbos").rate("", style, 2, 4) == 10.0
+    for lack in ({"synchronous_commit": "off"}, {"fsync": "on or off"}, {"ended": 5}, {"steps": 29}):
+        with pytest.raises(Unlike, match="DBOS"):
+            answering("dbos", **lack).rate("", style, 2, 4)
+    with pytest.raises(Unlike, match="Restate"):
+        answering("restate", fsync="off").rate("", Style(1), 1, 4)
+
+
+@pytest.mark.parametrize("name", steps_postgres.PEERS)
+def test_a_peer_does_what_it_is_compared_for(name: str, ground: Ground, tmp_path: Path) -> None:
+    if not is_installed(name):
+        pytest.skip(f"{name} is not installed: python -m benchmarks steps-postgres does that")
+    with open_field({name: steps_postgres.PEERS[name]}, tmp_path, lambda doing: None) as field:
+        (peer,) = field.peers
+        wanted = peer.kind.styles(3)
+        taken = [
+            steps_postgres.take_peers_turn(ground, tmp_path, 3, 5, peer, turn) for turn in range(len(wanted))
+        ]
+        assert not peer.failed
+        assert [style for style, _ in taken] == wanted
+        assert all(rate is not None and rate > 0 for _, rate in taken)
+        assert peer.version
 
 
 def is_installed(peer: str) -> bool:
