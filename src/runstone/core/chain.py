@@ -18,15 +18,15 @@ from runstone.core.events import Event, EventDraft
 GENESIS: Final = "0" * 64
 """What the first event of a stream carries in place of a predecessor's hash."""
 
-_FIELDS: Final = EventDraft.__struct_fields__
-
 
 def seal(draft: EventDraft, run_seq: int, prev_hash: str) -> Event:
     """Gives a draft its place in a stream; its time is told in UTC from here on."""
     codec.check_line(bytes(draft.event_data))
-    fields = dict(zip(_FIELDS, msgspec.structs.astuple(draft), strict=True))
+    fields = msgspec.structs.asdict(draft)
     fields["occurred_at"] = draft.occurred_at.astimezone(UTC)
-    return Event(**fields, run_seq=run_seq, prev_hash=prev_hash)
+    fields["run_seq"] = run_seq
+    fields["prev_hash"] = prev_hash
+    return Event(**fields)
 
 
 def portable(event: Event) -> Event:

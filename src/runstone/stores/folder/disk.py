@@ -25,9 +25,9 @@ class Disk:
 
     def write(self, descriptor: int, content: bytes) -> None:
         """All of it: the system may take less at a time."""
-        left = memoryview(content)
-        while left:
-            left = left[os.write(descriptor, left) :]
+        written = os.write(descriptor, content)
+        while written < len(content):
+            written += os.write(descriptor, memoryview(content)[written:])
 
     def sync(self, descriptor: int) -> None:
         """The content, and the size of the file with it; not its times."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,15 +20,18 @@ from runstone.core.ids import UUID_PATTERN, check_id
 from runstone.core.pipeline import FolderSnapshot, PipelineState, folder_snapshot
 from runstone.core.run import Run
 from runstone.core.snapshot import RunSnapshot, run_snapshot
-from runstone.errors import DuplicateKey, NotFound, SnapshotInvalid, StoreError, StoreUnusable
+from runstone.errors import CommitRefused, DuplicateKey, NotFound, SnapshotInvalid, StoreError, StoreUnusable
 from runstone.ports.clock import Clock
 from runstone.stores.folder import snapshots
 from runstone.stores.folder.disk import Disk, translated
-from runstone.stores.folder.log import EventFile, is_untold
-from runstone.stores.folder.proven import NAME
+from runstone.stores.folder.reader import NAME
+from runstone.stores.folder.writer import EventFile, is_untold
 
 OPEN_AT_MOST: Final = 128
 """How many streams are remembered; the one that was not used for longest is let go."""
+
+LAG: Final = 1.0
+"""How many seconds a snapshot may be behind its log while nothing moves the run (§PIP-45)."""
 
 MOVES: Final = frozenset(
     {"RUN_STATE_CHANGED", "RESUME_REWIND", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"}
@@ -37,6 +39,17 @@ MOVES: Final = frozenset(
 """Events that the snapshot has to show before their writer goes on."""
 
 PLACES: Final[dict[StreamKind, str]] = {"RUN": "runs", "SIGNAL": "signals"}
+
+
+def place_of(kind: StreamKind) -> str:
+    """The folder of a kind of stream."""
+    if kind not in PLACES:
+        raise CommitRefused(
+            f"A folder of runs has no place for what outlives them, such as this {kind.lower()}: "
+            "a SQLite file and a PostgreSQL database have"
+        )
+    return PLACES[kind]
+
 
 _ID: Final = re.compile(UUID_PATTERN)
 _logger = logging.getLogger("runstone.folder")
@@ -52,6 +65,8 @@ class Folders:
         self._logs: OrderedDict[str, EventFile] = OrderedDict()
         self.stale: dict[str, EventFile] = {}
         """Runs whose snapshot is behind their log."""
+        self._due: float | None = None
+        """When these are to be written, by the clock of whoever calls `follow`."""
 
     def check(self) -> None:
         """Refuses a root that cannot be one."""
@@ -61,7 +76,7 @@ class Folders:
     # Finding streams
 
     def place(self, kind: StreamKind, stream_id: str) -> Path:
-        return self.root / PLACES[kind] / stream_id
+        return self.root / place_of(kind) / stream_id
 
     def ids(self, kind: StreamKind) -> list[str]:
         """Streams of a kind that have a folder, in the order of their ids."""
@@ -172,12 +187,12 @@ class Folders:
     # Writing
 
     def append(self, draft: EventDraft) -> AppendResult:
-        check_id(draft.stream_id)
         log = self.held(draft.stream_id) or self._opened(draft)
         if draft.idempotency_key not in log.keys:
             self._refuse_known(draft.id)
         result = log.append(draft)
-        self.written(log, [draft] if result.persisted else [])
+        if result.persisted:
+            self.written(log, draft.event_type)
         return result
 
     def held(self, stream_id: str) -> EventFile | None:
@@ -185,11 +200,13 @@ class Folders:
         log = self._known(stream_id)
         if log is None or not log.has_content:
             return None
-        log.hold(self.clock.now())
+        if not log.is_open:
+            log.hold(self.clock.now())
         return log if log.count else None
 
     def _opened(self, draft: EventDraft) -> EventFile:
         """A new stream for its first event; what could not be the first leaves no folder behind."""
+        check_id(draft.stream_id)
         kind = stream_kind(draft)
         log = self._known(draft.stream_id) or EventFile(self.place(kind, draft.stream_id), kind, self.disk)
         log.rehearse(draft)
@@ -202,15 +219,16 @@ class Folders:
 
         To compare it with all others would be to read every log there is; a UUIDv7 does not meet itself.
         """
-        if any(event_id in other.ids for other in self._logs.values()):
-            raise DuplicateKey(f"event {event_id}")
+        for other in self._logs.values():
+            if event_id in other.ids:
+                raise DuplicateKey(f"event {event_id}")
 
-    def written(self, log: EventFile, events: Sequence[EventDraft]) -> None:
+    def written(self, log: EventFile, *event_types: str) -> None:
         """Sees to it that the snapshot follows: at once if the run moved, else soon (§PIP-45)."""
-        if log.kind != "RUN" or not events:
+        if log.kind != "RUN":
             return
         self.stale[log.stream_id] = log
-        if not MOVES.isdisjoint(event.event_type for event in events):
+        if not MOVES.isdisjoint(event_types):
             self.write_snapshot(log)
 
     def write(self, event: Event) -> EventFile:
@@ -221,7 +239,7 @@ class Folders:
         )
         log.hold(self.clock.now())
         log.put(event)
-        self.written(log, [event])
+        self.written(log, event.event_type)
         return log
 
     def required(self, tenant_id: str, run_id: str) -> EventFile:
@@ -247,11 +265,28 @@ class Folders:
             _logger.warning("the snapshot of run %s is not up to date: %s", log.stream_id, error)
         else:
             self.stale.pop(log.stream_id, None)
+            if not self.stale:
+                self._due = None
 
-    def write_stale(self) -> None:
-        for log in list(self.stale.values()):
-            if log.is_held:
-                self.write_snapshot(log)
+    def follow(self, now: float) -> float | None:
+        """Writes the snapshots that are due; in how many seconds there is more to write, if there is.
+
+        Appends cost one sync each that way, and a snapshot is at most `LAG` seconds behind.
+        """
+        if not self.stale:
+            return None
+        if self._due is None:
+            self._due = now + LAG
+        if now >= self._due:
+            self._due = now + LAG if self._write_stale() else None
+        return self._due and max(0.0, self._due - now)
+
+    def _write_stale(self) -> bool:
+        """Whether one of those that are ours could not be written."""
+        ours = [log for log in self.stale.values() if log.is_held]
+        for log in ours:
+            self.write_snapshot(log)
+        return any(log.stream_id in self.stale for log in ours)
 
     def _let_go(self, log: EventFile) -> None:
         if log.stream_id in self.stale and log.is_held:

@@ -20,11 +20,11 @@ from runstone.core.state import RunState
 from runstone.errors import CommandRefused, DuplicateKey, StaleSequence, StoreBusy, StoreUnusable
 from runstone.stores.folder import queries, snapshots
 from runstone.stores.folder.disk import Disk, translated
-from runstone.stores.folder.folders import PLACES, Folders
+from runstone.stores.folder.folders import PLACES, Folders, place_of
 from runstone.stores.folder.lines import line_of
 from runstone.stores.folder.lock import Lock
-from runstone.stores.folder.log import is_untold
-from runstone.stores.folder.proven import NAME
+from runstone.stores.folder.reader import NAME
+from runstone.stores.folder.writer import is_untold
 
 ARRIVING: Final = "arriving"
 """Below the root: what was received whole, and is on its way to its places."""
@@ -36,6 +36,7 @@ _LOCK: Final = ".arriving.lock"
 def commit(folders: Folders, wanted: Commit) -> None:
     """Writes streams that are new here. Anything else that a commit can do needs a store with a host."""
     for write in wanted.writes:
+        place_of(write.kind)
         if write.expected_seq or write.lease is not None:
             raise CommandRefused(
                 "A folder has no commits over several streams, only whole streams that come new: "
@@ -82,7 +83,7 @@ def _put_together(disk: Disk, draft: Path, writes: Sequence[StreamWrite]) -> Non
     for kind in PLACES.values():
         disk.make(draft / kind)
     for write in writes:
-        folder = draft / PLACES[write.kind] / write.stream_id
+        folder = draft / place_of(write.kind) / write.stream_id
         disk.make(folder)
         disk.create(folder / NAME, b"".join(line_of(event) + b"\n" for event in write.events))
         if write.kind == "RUN":

@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias, cast, get_type_hints
 
 import msgspec
 
+from runstone.core import codec
 from runstone.core.chain import GENESIS, event_bytes
 from runstone.core.events import Event
 from runstone.errors import InvalidPayload
@@ -100,10 +101,14 @@ class Chain:
     def take(self, line: bytes) -> Event:
         """The event of the next line, read strictly, which the chain then includes."""
         event = self.check(line)
+        self.add(event, line)
+        return event
+
+    def add(self, event: Event, line: bytes) -> None:
+        """Includes an event that is known to be the next."""
         self.count += 1
         self.tenant_id = event.tenant_id
         self.head = sha256(line).hexdigest()
-        return event
 
     def check(self, line: bytes) -> Event:
         """The event of a line, read strictly, if it is the next."""
@@ -145,7 +150,7 @@ def line_of(event: Event) -> bytes:
         read = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidPayload("", f"{event.event_type} cannot be stored: {error}") from error
-    if event_bytes(read) != line:
+    if codec.encode(read) != line:
         raise InvalidPayload("", f"{event.event_type} would not be read back as it was written")
     return line
 

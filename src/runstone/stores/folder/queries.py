@@ -27,8 +27,8 @@ from runstone.stores.folder import snapshots
 from runstone.stores.folder.disk import translated
 from runstone.stores.folder.folders import PLACES, Folders
 from runstone.stores.folder.lines import classify, describe
-from runstone.stores.folder.log import EventFile
-from runstone.stores.folder.proven import NAME
+from runstone.stores.folder.reader import NAME
+from runstone.stores.folder.writer import EventFile
 
 _decode: Final = msgspec.json.Decoder(Event).decode
 

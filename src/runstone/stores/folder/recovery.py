@@ -29,9 +29,9 @@ from runstone.stores.folder import snapshots
 from runstone.stores.folder.disk import translated
 from runstone.stores.folder.folders import Folders
 from runstone.stores.folder.lines import line_of
-from runstone.stores.folder.lives import own_signal, settle_signal
-from runstone.stores.folder.log import EventFile, is_untold
-from runstone.stores.folder.proven import NAME
+from runstone.stores.folder.reader import NAME
+from runstone.stores.folder.runs import own_signal, settle_signal
+from runstone.stores.folder.writer import EventFile, is_untold
 
 ISSUE: Final = "SnapshotInvalid"
 FAILED: Final = "FAILED"

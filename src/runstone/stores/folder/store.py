@@ -1,16 +1,15 @@
 """The folder store: runs as files, with no database (§PIP-1 to §PIP-10).
 
 Calls go, one after the other, to a thread of the store's own, so that no sync holds up the event
-loop; inline, they are done where they are asked for. The snapshot of a run follows its log at once
-when the run moves, and otherwise at most `LAG` seconds later, so that an append costs one sync.
+loop; inline, they are done where they are asked for. After each, whoever did it sees to it that snapshots
+follow their logs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
@@ -31,15 +30,13 @@ from runstone.core.tombstone import Tombstone
 from runstone.core.transitions import RunStatus
 from runstone.errors import StoreClosed
 from runstone.ports.clock import Clock, SystemClock
-from runstone.ports.folder import Recovery
+from runstone.ports.folder import Recovery, translate
 from runstone.ports.store import Committed
-from runstone.stores.folder import imports, lives, queries
-from runstone.stores.folder.disk import Disk, translated
+from runstone.stores.folder import imports, queries, runs
+from runstone.stores.folder.disk import Disk
 from runstone.stores.folder.folders import Folders
 from runstone.stores.folder.recovery import recover
-
-LAG: Final = 1.0
-"""How many seconds a snapshot may be behind its log while nothing moves the run (§PIP-45)."""
+from runstone.stores.folder.thread import StoreThread
 
 _T = TypeVar("_T")
 
@@ -52,7 +49,7 @@ class FolderStore:
     def __init__(self, root: Path, clock: Clock, disk: Disk, *, inline: bool) -> None:
         self.root = root
         self._folders = Folders(root, clock, disk)
-        self._thread = None if inline else ThreadPoolExecutor(1, "runstone-folder")
+        self._thread = None if inline else StoreThread(self._folders.follow)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         _open.add(self)
@@ -90,46 +87,47 @@ class FolderStore:
             self._timer.cancel()
         await self._call(self._folders.close)
         if self._thread is not None:
-            self._thread.shutdown(wait=False)
+            self._thread.end()
 
     def forsake(self) -> None:
         """Is no longer open, and touches nothing: what it had belongs to the process that forked."""
         self._closed = True
         self._folders.forsake()
 
-    async def _do(self, work: Callable[..., _T], *arguments: Any) -> _T:
+    def _do(self, work: Callable[..., _T], *arguments: Any) -> Awaitable[_T]:
         """Does one thing after the other."""
         if self._closed:
             raise StoreClosed
+        return self._call(work, *arguments)
+
+    def _call(self, work: Callable[..., _T], *arguments: Any) -> Awaitable[_T]:
+        if self._thread is None:
+            return self._inline(work, *arguments)
+        return self._thread.call(self._translated, work, *arguments)
+
+    async def _inline(self, work: Callable[..., _T], *arguments: Any) -> _T:
+        await asyncio.sleep(0)
         try:
-            return await self._call(work, *arguments)
+            return self._translated(work, *arguments)
         finally:
             self._follow()
 
-    async def _call(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        if self._thread is None:
-            await asyncio.sleep(0)
-            return self._translated(work, *arguments)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._translated, work, *arguments)
-
     def _translated(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        with translated(self.root):
+        try:
             return work(*arguments)
+        except OSError as error:
+            raise translate(error, self.root) from error
 
     def _follow(self) -> None:
-        """Sees to it that snapshots follow their logs."""
+        """Inline, a timer of the event loop does what the thread does otherwise."""
         if self._folders.stale and self._timer is None and not self._closed:
-            self._timer = asyncio.get_running_loop().call_later(LAG, self._write_snapshots)
+            loop = asyncio.get_running_loop()
+            left = self._folders.follow(loop.time())
+            self._timer = None if left is None else loop.call_later(left, self._follow_on)
 
-    def _write_snapshots(self) -> None:
+    def _follow_on(self) -> None:
         self._timer = None
-        if self._closed:
-            return
-        if self._thread is None:
-            self._folders.write_stale()
-        else:
-            self._thread.submit(self._folders.write_stale)
+        self._follow()
 
     # EventLog
 
@@ -166,11 +164,11 @@ class FolderStore:
         if key is not None:
             await self._do(queries.refuse_key, self._folders, tenant_id, key, run_id)
         return await self._do(
-            lives.create, self._folders, tenant_id, run_id, plan_id, plan_version, key, metadata, context
+            runs.create, self._folders, tenant_id, run_id, plan_id, plan_version, key, metadata, context
         )
 
     async def record(self, tenant_id: str, run_id: str, *data: Payload, context: Context) -> Sequence[Event]:
-        return await self._do(lives.record, self._folders, tenant_id, run_id, data, context)
+        return await self._do(runs.record, self._folders, tenant_id, run_id, data, context)
 
     async def run(self, tenant_id: str, run_id: str) -> Run | None:
         return await self._do(self._folders.run, tenant_id, run_id)

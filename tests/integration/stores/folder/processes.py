@@ -2,61 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parents[4]
-TIMEOUT: Final = 60.0
-STRACE: Final = ("strace", "--follow-forks", "-qq", "--output=/dev/null")
+from tests.servers import children
+from tests.servers.children import STRACE, Child
 
 
 @contextmanager
-def child(program: str, root: Path, faults: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+def child(program: str, root: Path, faults: Sequence[str] = ()) -> Iterator[Child]:
     """Runs a program; nothing of it is left in the end. `faults` are arguments of strace."""
-    command = [sys.executable, "-B", "-m", "tests.integration.stores.folder.child", program, str(root)]
-    process = subprocess.Popen(
-        [*STRACE, *faults, *command] if faults else command,
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # what strace runs outlives strace
-        process.communicate()
+    module = "tests.integration.stores.folder.child"
+    with children.child(module, [program, str(root)], faults) as started:
+        yield started
 
 
-def said(process: subprocess.Popen[str]) -> list[str]:
+def said(process: Child) -> list[str]:
     """Waits for its end; all the lines that it finished."""
-    text = process.communicate(timeout=TIMEOUT)[0]
-    return [line.rstrip("\n") for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return process.rest()
 
 
-def heard(process: subprocess.Popen[str]) -> str:
+def heard(process: Child) -> str:
     """The next line it says."""
-    assert process.stdout is not None
-    return process.stdout.readline().rstrip("\n")
+    return process.read()
 
 
-def tell(process: subprocess.Popen[str]) -> None:
+def tell(process: Child) -> None:
     """The word that it waits for."""
-    assert process.stdin is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
+    process.tell()
 
 
 def kill_at(call: str, when: int, *paths: Path) -> list[str]:

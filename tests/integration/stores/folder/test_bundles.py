@@ -16,6 +16,8 @@ from runstone.ports.store import Store
 from runstone.stores.folder import FolderStore
 from runstone.stores.sqlite import SqliteStore
 from runstone.testing.clock import SeededIds, VirtualClock
+from runstone.testing.conformance.entities import put
+from runstone.testing.conformance.scene import Scene, draft
 from runstone.testing.histories import five_step_history
 from tests.integration.stores.folder.falling import Fallen, FallingDisk, MemoryDisk
 from tests.integration.stores.folder.scene import EVENTS, RUN, TENANT, Writer, log_file, prove, usual
@@ -121,6 +123,23 @@ async def test_a_folder_takes_no_other_commit(tmp_path: Path) -> None:
     async with await FolderStore.open(tmp_path, inline=True) as folder:
         with pytest.raises(CommandRefused, match="SQLite file or PostgreSQL"):
             await folder.commit(history[1].commit)
+
+
+async def test_what_outlives_runs_has_no_place_in_a_folder_of_them(tmp_path: Path) -> None:
+    """§STO-1: it says so, whether a bundle of it comes or an event, and leaves nothing behind."""
+    clock = VirtualClock()
+    async with await SqliteStore.open(tmp_path / "source.db", clock=clock) as source:
+        scene = Scene(FolderStore.open, source, clock)
+        entity = await put(scene, {"a": 1})
+        content = await export_bundle(source, scene.tenant_id, entity.stream_id)
+    (stream,) = read_bundle(content).streams
+    folder = await FolderStore.open(tmp_path / "runs")
+    with pytest.raises(CommitRefused, match="has no place for what outlives them"):
+        await import_bundle(cast(Store, folder), read_bundle(content))
+    with pytest.raises(CommitRefused, match="has no place for what outlives them"):
+        await folder.append(draft(stream.events[0]))
+    await folder.close()
+    assert not (tmp_path / "runs" / ".arriving.new").exists()
 
 
 async def test_a_key_names_one_run(tmp_path: Path) -> None:

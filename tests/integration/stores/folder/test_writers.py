@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from runstone.core import codec
+from runstone.core.events import EventDraft
 from runstone.errors import OutcomeUnknown, StoreBusy, StoreFull, StoreReadOnly, StoreUnusable
-from runstone.stores.folder import FolderStore, store
+from runstone.stores.folder import FolderStore, folders
 from runstone.stores.folder.disk import Disk
 from runstone.stores.folder.folders import OPEN_AT_MOST
 from runstone.stores.folder.lock import owner_of
@@ -110,7 +112,7 @@ async def test_a_snapshot_follows_at_once_when_the_run_moves_and_soon_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """§PIP-13"""
-    monkeypatch.setattr(store, "LAG", 0.05)
+    monkeypatch.setattr(folders, "LAG", 0.05)
     async with await FolderStore.open(tmp_path) as folder:
         writer = Writer(folder)
         await writer.create()
@@ -209,6 +211,25 @@ async def test_what_could_not_be_written_leaves_nothing_behind(
         assert log_file(tmp_path).read_bytes() == before
         await writer.record(*EVENTS)
     assert [event.event_type for event in (await prove(tmp_path))[0][2:]] == [d.EVENT_TYPE for d in EVENTS]
+
+
+async def test_what_could_not_be_written_is_no_duplicate_of_itself(tmp_path: Path) -> None:
+    disk = FailingDisk()
+    async with await FolderStore.open(tmp_path, disk=disk) as folder:
+        writer = Writer(folder)
+        await writer.create()
+        last = (await folder.fetch(TENANT, RUN))[-1]
+        known = {field: getattr(last, field) for field in EventDraft.__struct_fields__}
+        data = codec.canonical({"section": "intro", "state": "DRAFTED"})
+        fresh = known | {"id": writer.new_id(), "idempotency_key": "5" * 64, "event_data": data}
+        draft = EventDraft(**fresh | {"event_type": "SECTION_STATE_CHANGED"})
+        disk.fail("sync", errno.EIO)
+        with pytest.raises(StoreUnusable):
+            await folder.append(draft)
+        assert (await folder.append(draft)).persisted
+        assert (await folder.append(draft)).idempotent
+        assert (await folder.append(EventDraft(**known))).idempotent, "what was there before is still known"
+    assert len((await prove(tmp_path))[0]) == 3
 
 
 async def test_what_cannot_be_taken_back_either_is_unknown(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from runstone.core.state import RunState, SignalState
 from runstone.core.transitions import RUN, SIGNAL
 from runstone.errors import StoreError
 from runstone.stores.folder.folders import MOVES, Folders, refuse_remains
-from runstone.stores.folder.log import EventFile
+from runstone.stores.folder.writer import EventFile
 
 CHANNEL: Final = "folder"
 """Where the signal of a run comes from that was created here."""
@@ -106,8 +106,9 @@ def record(
     if not data:
         return []
     events = log.record(data, context)
-    folders.written(log, events)
-    if not MOVES.isdisjoint(event.event_type for event in events):
+    types = [event.event_type for event in events]
+    folders.written(log, *types)
+    if not MOVES.isdisjoint(types):
         _try_to_settle(folders, log, context)
     return events
 

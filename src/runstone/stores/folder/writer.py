@@ -23,12 +23,12 @@ from runstone.core.contract import AppendResult
 from runstone.core.events import Event, EventDraft, StreamKind
 from runstone.core.fold import RunFold, SignalFold
 from runstone.core.payloads import Payload
-from runstone.errors import DuplicateKey, OutcomeUnknown
+from runstone.errors import DuplicateKey, OutcomeUnknown, StoreError
 from runstone.ports.folder import translate
 from runstone.stores.folder.disk import Disk, translated
 from runstone.stores.folder.lines import classify, describe, line_of
 from runstone.stores.folder.lock import Lock
-from runstone.stores.folder.proven import NAME, ProvenLog
+from runstone.stores.folder.reader import NAME, ProvenLog
 
 TORN: Final = "events.ndjson.torn"
 LOCK: Final = "lock"
@@ -56,15 +56,22 @@ class EventFile(ProvenLog):
     @property
     def has_content(self) -> bool:
         """Whether there is anything in the file, be it events or not."""
+        if self._descriptor is not None:
+            return True
         with translated(self.path):
             try:
-                return self._descriptor is not None or self.path.stat().st_size > 0
+                return self.path.stat().st_size > 0
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
     @property
     def is_held(self) -> bool:
         return self._lock.is_held
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a line can be added to it."""
+        return self._descriptor is not None
 
     def lock(self, now: datetime) -> None:
         """Keeps other writers out; makes the folder if there is none."""
@@ -180,6 +187,7 @@ class EventFile(ProvenLog):
 
     def put(self, event: Event) -> None:
         """Writes the next event: folded first, so that what does not fit is not written."""
+        assert event.prev_hash == self.chain.head, "it has its place behind the last event"
         line = line_of(event)
         fold = self.fold() if self.count else self._empty(event.tenant_id)
         try:
@@ -187,7 +195,7 @@ class EventFile(ProvenLog):
         except BaseException:
             self._fold = None  # it may have taken half of the event in
             raise
-        self._write([line], fold)
+        self._write([event], [line], fold)
 
     def record(self, data: Iterable[Payload], context: Context, cause: str | None = None) -> list[Event]:
         """Gives payloads their envelopes and writes them; if one does not fit, none is written."""
@@ -201,28 +209,32 @@ class EventFile(ProvenLog):
         except BaseException:
             self._fold = None
             raise
-        self._write(lines, fold)
+        self._write(writer.events, lines, fold)
         return writer.events
 
-    def _write(self, lines: Sequence[bytes], fold: RunFold | SignalFold) -> None:
+    def _write(self, events: Sequence[Event], lines: Sequence[bytes], fold: RunFold | SignalFold) -> None:
         """Lines of one call, one sync; the fold has their events in it already."""
-        descriptor = self._descriptor
+        descriptor, size = self._descriptor, self.size
         assert descriptor is not None, "only the holder of the lock writes"
+        for event, line in zip(events, lines, strict=True):  # behind the sync it would take thrice as long
+            self._add(event, line)
+        self._fold = fold
         try:
-            self._disk.write(descriptor, b"".join(line + b"\n" for line in lines))
-            self._disk.sync(descriptor)
-        except OSError as error:
-            self._take_back(descriptor, error)
+            try:
+                self._disk.write(descriptor, b"\n".join((*lines, b"")))
+                self._disk.sync(descriptor)
+            except OSError as error:
+                self._take_back(descriptor, size, error)
+        except StoreError:
+            raise
         except BaseException:
             self._drop()
             raise
-        self._prove(iter(lines), folding=False)
-        self._fold = fold
 
-    def _take_back(self, descriptor: int, error: OSError) -> None:
+    def _take_back(self, descriptor: int, size: int, error: OSError) -> None:
         """After a failed write nothing of it may stay, or the next line would stand behind it."""
         try:
-            self._disk.truncate(descriptor, self.size)
+            self._disk.truncate(descriptor, size)
             self._disk.sync(descriptor)
         except OSError:
             self._drop()
@@ -230,7 +242,8 @@ class EventFile(ProvenLog):
                 f"{self.path}: {error}. It is unknown what of it is on the disk: "
                 "append it again, or recover the run"
             ) from error
-        self._fold = None
+        self._forget()
+        self._scan(descriptor, folding=True)
         raise translate(error, self.path) from error
 
     def _drop(self) -> None:

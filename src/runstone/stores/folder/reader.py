@@ -142,6 +142,15 @@ class ProvenLog:
             self._last = event, line
             self.correlation_id = event.correlation_id
 
+    def _add(self, event: Event, line: bytes) -> None:
+        """Takes the next line in, which we have just written."""
+        self._ends.append(self.size + len(line) + 1)
+        self.chain.add(event, line)
+        self.keys[event.idempotency_key] = event.run_seq
+        self.ids.add(event.id)
+        self._last = event, line
+        self.correlation_id = event.correlation_id
+
     @property
     def broken(self) -> SnapshotInvalid | None:
         """Why nothing behind the last proven line can be read, if there is something."""
