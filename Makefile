@@ -37,10 +37,10 @@ docs: $(READY)  ## document this repository: a branch and a pull request in buil
 	$(BIN)/runstone pipeline run examples/docs_pipeline/pipeline.py --root build/docs
 
 kill: $(READY)  ## kill workers with kill -9 while runs go through, SEEDS=10 times
-	KILL_SEEDS=$(or $(SEEDS),10) $(BIN)/pytest -q -n 0 tests/acceptance/test_kill.py -k survives
+	KILL_SEEDS=$(or $(SEEDS),10) KILL_RUNS=$(or $(RUNS),300) $(BIN)/pytest -q -n 0 tests/acceptance/test_kill.py -k survives
 
 twice: $(READY)  ## kill dispatchers with kill -9 while effects go out, SEEDS=10 times on each store: nothing twice
-	KILL_SEEDS=$(or $(SEEDS),10) $(BIN)/pytest -q -n 0 tests/acceptance/test_nothing_twice.py
+	KILL_SEEDS=$(or $(SEEDS),10) KILL_RUNS=$(or $(RUNS),200) $(BIN)/pytest -q -n 0 tests/acceptance/test_nothing_twice.py
 
 faults: $(READY)  ## break PostgreSQL, the network and a fleet of workers for real, SEEDS=10 times
 	for round in $$(seq $(or $(SEEDS),10)); do $(BIN)/pytest -q -n 0 tests/integration/stores/postgres/test_faults.py \

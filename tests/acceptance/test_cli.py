@@ -28,6 +28,7 @@ from runstone.ports.clock import SystemClock, new_id
 from runstone.stores.sqlite import SqliteStore
 from tests.integration.audit import scene
 from tests.integration.audit.columns import Behind
+from tests.servers import programs
 
 PROGRAM = [sys.executable, "-m", "runstone"]
 ENOUGH = 60.0
@@ -71,14 +72,8 @@ def environment(**more: str) -> dict[str, str]:
 def call(
     folder: Path, *arguments: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        cwd=folder,
-        env=environment(**env or {}),
-        input=stdin,
-        capture_output=True,
-        timeout=ENOUGH,
-        check=False,
+    return programs.run(
+        arguments, cwd=folder, env=environment(**env or {}), input=stdin or b"", timeout=ENOUGH
     )
 
 
@@ -173,7 +168,8 @@ def test_the_store_is_found_through_the_environment_and_the_file(folder: Path, t
 def test_a_clean_store_is_verified(folder: Path, runs: dict[str, Run]) -> None:
     assert (
         succeed(folder, "verify")
-        == "Verified 4 correlations, 10 streams, 80 events: all is as it has to be.\n"
+        == f"Verified {scene.CORRELATIONS} correlations, {scene.STREAMS} streams, {scene.EVENTS} events: "
+        "all is as it has to be.\n"
     )
     one = succeed(folder, "verify", scene.KEY)
     assert one.startswith("Verified 1 correlation, 4 streams, ")
@@ -216,7 +212,7 @@ def test_a_damaged_log_is_not_rebuilt(folder: Path, runs: dict[str, Run]) -> Non
     done = call(folder, "db", "rebuild", "--all")
     assert done.returncode == 1
     assert f"Stream {child} was not rebuilt. Its log is damaged".encode() in done.stdout
-    assert b"Rebuilt 9 streams" in done.stdout
+    assert f"Rebuilt {scene.STREAMS - 1} streams".encode() in done.stdout
 
 
 def test_a_file_that_is_no_store_is_damage_to_verify_and_an_error_to_others(folder: Path) -> None:
@@ -232,7 +228,7 @@ def test_status_tells_what_is_in_the_store(folder: Path) -> None:
     assert told["store"] == str(folder / "runstone.db")
     assert told["origin"] == "the default"
     assert re.fullmatch(r"version \d+", told["schema"])
-    assert told["events"] == "80"
+    assert told["events"] == str(scene.EVENTS)
     assert told["runs"] == "5 (2 COMPLETED, 1 FAILED, 1 PENDING, 1 RUNNING)"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runstone.stores.sql import migrations
 from tests.integration.audit import scene
+from tests.servers import programs
 
 PROGRAM = [sys.executable, "-m", "runstone"]
 ENOUGH = 60.0
@@ -18,15 +19,7 @@ NAMES = [migration.name for migration in migrations("postgres")]
 
 def call(folder: Path, url: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "RUNSTONE_STORE"}
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        cwd=folder,
-        env=kept | {"DATABASE_URL": url} | more,
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
-        check=False,
-    )
+    return programs.run_text(arguments, cwd=folder, env=kept | {"DATABASE_URL": url} | more, timeout=ENOUGH)
 
 
 def succeed(folder: Path, url: str, *arguments: str) -> str:
@@ -83,8 +76,17 @@ def test_without_a_driver_one_is_told_what_to_install(tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     (hidden / "asyncpg").mkdir(parents=True)
     (hidden / "asyncpg" / "__init__.py").write_text("raise ModuleNotFoundError(name='asyncpg')\n", "utf-8")
+    environment = os.environ | {"DATABASE_URL": "postgresql://127.0.0.1:1/db", "PYTHONPATH": str(hidden)}
     for arguments in (["db", "migrate"], ["db", "status"], ["runs"]):
-        done = call(tmp_path, "postgresql://127.0.0.1:1/db", *arguments, PYTHONPATH=str(hidden))
+        done = subprocess.run(
+            [*PROGRAM, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=ENOUGH,
+            check=False,
+        )
         assert done.returncode == 2
         assert "pip install 'runstone[postgres]'" in done.stderr
 

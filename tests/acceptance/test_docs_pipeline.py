@@ -18,6 +18,7 @@ import pytest
 
 from examples.docs_pipeline.pipeline import HERE, PARAMS
 from tests.repository import SHOP, commit, git, repository
+from tests.servers import programs
 from tests.servers.github import serving as github
 from tests.servers.telemetry import serving as telemetry
 
@@ -53,15 +54,7 @@ def shop(room: Path) -> Path:
 def call(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     others = ("RUNSTONE", "GIT", "DOCS", "PYTHONPATH")
     ours = {name: value for name, value in os.environ.items() if not name.startswith(others)}
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        cwd=folder,
-        env=ours | env,
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
-        check=False,
-    )
+    return programs.run_text(["pipeline", *arguments], cwd=folder, env=ours | env, timeout=ENOUGH)
 
 
 def succeed(folder: Path, *arguments: str, **env: str) -> Path:

@@ -12,8 +12,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
@@ -30,6 +28,7 @@ from runstone.stores.postgres import PostgresStore
 from runstone.stores.postgres.migrations import migrate
 from tests.acceptance.shop import app, buy, expected
 from tests.servers.postgres import Cluster, binaries
+from tests.servers.programs import Program
 from tests.servers.tcp_proxy import TcpProxy
 from tests.simulation.invariants import check_run
 
@@ -57,15 +56,15 @@ class Host:
         self._process = self._start()
         self.stopped = False
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> Program:
         command = [
-            *(sys.executable, "-m", "runstone", "worker", "tests/acceptance/shop.py:app"),
+            *("worker", "tests/acceptance/shop.py:app"),
             *("--store", self._url, "--lease", str(LEASE), "--concurrency", "64"),
             # A host that hangs for seconds is what this is about; no step is to fail for it.
             *("--write-latency-budget-ms", "60000"),
         ]
         with self._log.open("ab") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
+            return Program(command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
 
     def kill(self) -> None:
         """kill -9, and another worker in its place."""

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.integration.stores.folder.scene import RUN, log_file, usual
+from tests.servers import programs
 
 SHOP = Path(__file__).with_name("shop.py")
 
 
 def runstone(folder: Path, *arguments: object, code: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "runstone", *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = programs.run_text([str(one) for one in arguments], cwd=folder, env=os.environ, timeout=60)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -1,4 +1,4 @@
-"""Dispatchers killed with kill -9 at random, thousands of effects, and a receiver that keeps every request.
+"""Dispatchers killed with kill -9 while hundreds of effects go out, and a receiver that keeps every request.
 
 None is lost; each key is applied once at a receiver that applies by key; all attempts of one key carry the
 same bytes; and no at-most-once effect is called twice, whatever becomes of the process that called.
@@ -10,8 +10,6 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,13 +27,15 @@ from runstone.ports.store import Store
 from runstone.runtime import open_store
 from tests.acceptance.mailroom import EFFECTS, app, post
 from tests.servers.http_receiver import HttpReceiver, Reply, Request
+from tests.servers.programs import Program
 
 ROOT = Path(__file__).parents[2]
-RUNS = int(os.environ.get("KILL_RUNS", "200"))
+RUNS = int(os.environ.get("KILL_RUNS", "80"))
 WORKERS = 3
 LEASE = 1.0
 KILLS = 10
 SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "1")))
+"""`KILL_RUNS=1000 make twice` sends thousands out, ten times on each store."""
 ENOUGH = 180.0
 
 
@@ -70,14 +70,14 @@ class Crew:
 
     def __init__(self, location: str, log: Path) -> None:
         self._command = [
-            *(sys.executable, "-m", "runstone", "worker", "tests/acceptance/mailroom.py:app"),
+            *("worker", "tests/acceptance/mailroom.py:app"),
             *("--only", "outbox", "--store", location, "--lease", str(LEASE), "--calls", "16"),
         ]
         self._log = log.open("ab")
         self.workers = [self._start() for _ in range(WORKERS)]
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, cwd=ROOT, stdout=self._log, stderr=self._log)
+    def _start(self) -> Program:
+        return Program(self._command, cwd=ROOT, env=os.environ, stdout=self._log, stderr=self._log)
 
     def kill_one(self, chance: random.Random) -> None:
         place = chance.randrange(WORKERS)
@@ -119,7 +119,7 @@ async def test_nothing_is_lost_and_nothing_twice(location: str, tmp_path: Path, 
         await _ask(store, receiver.url)
         crew = Crew(location, tmp_path / "crew.log")
         try:
-            killing = asyncio.ensure_future(_kill(crew, chance))
+            killing = asyncio.ensure_future(_kill(crew, chance, receiver))
             async with asyncio.timeout(ENOUGH):
                 await killing
                 effects = await _all_done(store, receiver)
@@ -138,11 +138,14 @@ async def _ask(store: Store, url: str) -> None:
             assert {await handle.result() for handle in handles} == {"posted"}
 
 
-async def _kill(crew: Crew, chance: random.Random) -> None:
-    await asyncio.sleep(1.0)
-    for _ in range(KILLS):
-        await asyncio.sleep(chance.uniform(0.1, 0.9))
-        crew.kill_one(chance)
+async def _kill(crew: Crew, chance: random.Random, receiver: Receiver) -> None:
+    """Each time that some more have gone out: on no machine are they done before the killing is."""
+    kills = 0
+    while kills < KILLS:
+        await asyncio.sleep(chance.uniform(0.0, 0.02))
+        if len(receiver.attempts) > RUNS * EFFECTS * (kills + 1) / (KILLS + 1):
+            crew.kill_one(chance)
+            kills += 1
 
 
 async def _all_done(store: Store, receiver: Receiver) -> list[Effect]:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.servers import programs
 from tests.servers.telemetry import serving
 
 ROOT = Path(__file__).parents[2]
@@ -45,14 +46,8 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def call(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        cwd=folder,
-        env=environment(folder, **env),
-        capture_output=True,
-        text=True,
-        timeout=ENOUGH,
-        check=False,
+    return programs.run_text(
+        ["pipeline", *arguments], cwd=folder, env=environment(folder, **env), timeout=ENOUGH
     )
 
 
@@ -105,7 +100,8 @@ def calls(folder: Path) -> Counter[str]:
 
 def test_killed_at_every_state_and_every_work_item_and_resumed(folder: Path) -> None:
     """Resuming continues from the last stable node without repeating finished work (§PIP-20 to §PIP-29)."""
-    whole = run_id_of(succeed(folder, "run", SOURCE))
+    process = start(folder, "run", SOURCE)  # an interpreter of its own: sets have another order in it
+    whole = run_id_of(process.communicate(timeout=ENOUGH)[0])
     wanted = artifacts(folder, whole)
     (folder / "notes" / "calls").unlink()
 
@@ -296,17 +292,9 @@ def wait_for_call(folder: Path, process: subprocess.Popen[str]) -> None:
 def test_a_run_can_be_moved_into_a_database(folder: Path) -> None:
     """With its signal, and proven there like any other."""
     run_id = run_id_of(succeed(folder, "run", SOURCE))
-    runstone = [sys.executable, "-m", "runstone"]
 
     def do(*arguments: str) -> str:
-        done = subprocess.run(
-            [*runstone, *arguments],
-            cwd=folder,
-            env=environment(folder),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = programs.run_text(arguments, cwd=folder, env=environment(folder), timeout=ENOUGH)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

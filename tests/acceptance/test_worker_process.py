@@ -125,3 +125,35 @@ async def test_the_runs_of_a_killed_worker_are_taken_over_in_time(tmp_path: Path
             assert done.occurred_at - killed <= TAKEN_OVER_WITHIN + late[0], (
                 f"{done.occurred_at - killed} after the kill"
             )
+
+
+BROKEN = """
+import runstone as rs
+from runstone.stores.sqlite import SqliteStore
+
+async def mistaken(*given, **more):
+    raise ZeroDivisionError
+
+SqliteStore.claim = mistaken
+app = rs.App("broken", version="1")
+
+@app.on()
+async def idle(run: rs.Run) -> None: ...
+"""
+
+
+def test_one_that_breaks_down_says_why_and_does_not_end_well(tmp_path: Path) -> None:
+    """Whoever keeps it alive starts it again."""
+    (tmp_path / "broken.py").write_text(BROKEN)
+    command = [sys.executable, "-m", "runstone", "worker", f"{tmp_path}/broken.py:app"]
+    ended = subprocess.run(
+        [*command, "--store", str(tmp_path / "broken.db")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "CRITICAL runstone the worker has ended" in ended.stderr
+    assert "ZeroDivisionError" in ended.stderr

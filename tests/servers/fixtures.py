@@ -1,4 +1,8 @@
-"""Fixtures of real servers: one cluster for each worker of the test run, a fresh database for each test."""
+"""Fixtures of real servers: one cluster for each worker of the test run, an empty database for each test.
+
+To make a database and to drop it costs more than most tests do in it. So each gets the one that the
+test before it had, emptied; and a new one where that test has left more than rows behind.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,43 @@ import pytest
 from tests.servers.postgres import VARIABLE, Cluster, Server, binaries, in_thread, older_binaries
 
 _numbers: Final = itertools.count(1)
+
+
+_EMPTY: Final = """
+DO $$
+DECLARE
+    used regclass;
+BEGIN
+    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid();
+    PERFORM set_config('session_replication_role', 'replica', true); -- no guard stops it, no trigger rings
+    FOR used IN
+        SELECT oid FROM pg_class WHERE relnamespace = 'runstone'::regnamespace AND relkind = 'r'
+        AND relname NOT IN ('migrations', 'feed_epochs')
+    LOOP
+        EXECUTE format('DELETE FROM %s', used);
+    END LOOP;
+    PERFORM setval('runstone.orchestration_events_sequence_number_seq', 1); -- the epoch has taken one
+END $$
+"""
+"""Leaves what the migrations left."""
+
+_LASTING: Final = (
+    *("pg_attribute", "pg_class", "pg_constraint", "pg_event_trigger", "pg_extension", "pg_index"),
+    *("pg_namespace", "pg_policy", "pg_proc", "pg_rewrite", "pg_trigger", "pg_type"),
+    *("runstone.migrations", "runstone.feed_epochs"),
+)
+_CHANGED: Final = "xmin::text::bigint"
+_LOOK: Final = f"""
+SELECT ARRAY[
+    {", ".join(f"(SELECT count(*) FROM {one}), (SELECT max({_CHANGED}) FROM {one})" for one in _LASTING)},
+    (
+        SELECT count(*) FROM pg_db_role_setting
+        WHERE setdatabase = (SELECT oid FROM pg_database WHERE datname = current_database())
+    )
+]
+"""
+"""How many there are of all that is not emptied, and when it was changed last."""
 
 
 def _name(of: str) -> str:
@@ -89,9 +130,72 @@ def _copy(server: Server, template: str) -> Iterator[str]:
         server.drop(name)
 
 
+class Database:
+    """One that tests use, one after the other."""
+
+    def __init__(self, server: Server, template: str) -> None:
+        self._server = server
+        self._template = template
+        self._name = ""
+        self._made: list[int | None] = []
+
+    def emptied(self) -> str:
+        """Its URL; as it was made, but for the rows that were deleted."""
+        if not self._name or self._empty() != self._made:
+            self.drop()
+            self._name = _name("test")
+            self._server.create(self._name, self._template)
+            self._made = self._empty()
+        return self._server.url(self._name)
+
+    def _empty(self) -> list[int | None]:
+        try:
+            return in_thread(_emptied(self._server.url(self._name)))
+        except asyncpg.PostgresError:  # not even its tables are there any more
+            return []
+
+    def drop(self) -> None:
+        if self._name:
+            self._server.drop(self._name)
+
+
+async def _emptied(url: str) -> list[int | None]:
+    connection = await asyncpg.connect(url, timeout=10)
+    try:
+        await connection.execute(_EMPTY)
+        found: list[int | None] = await connection.fetchval(_LOOK)
+        return found
+    finally:
+        await connection.close()
+
+
+def _database(server: Server, template: str) -> Iterator[Database]:
+    database = Database(server, template)
+    try:
+        yield database
+    finally:
+        database.drop()
+
+
+@pytest.fixture(scope="session")
+def postgres_database(postgres: Server, postgres_template: str) -> Iterator[Database]:
+    yield from _database(postgres, postgres_template)
+
+
+@pytest.fixture(scope="session")
+def postgres_older_database(postgres_older: Server, postgres_older_template: str) -> Iterator[Database]:
+    yield from _database(postgres_older, postgres_older_template)
+
+
 @pytest.fixture
-def postgres_url(postgres: Server, postgres_template: str) -> Iterator[str]:
-    """A fresh, migrated database of its superuser."""
+def postgres_url(postgres_database: Database) -> str:
+    """A migrated database of its superuser, with nothing in it."""
+    return postgres_database.emptied()
+
+
+@pytest.fixture
+def fresh_postgres_url(postgres: Server, postgres_template: str) -> Iterator[str]:
+    """The same, and nothing ever was: its tables have no traces of rows, and there are no statistics."""
     yield from _copy(postgres, postgres_template)
 
 
@@ -111,9 +215,9 @@ def postgres_engine_url(postgres: Server, postgres_url: str, postgres_engine: st
 
 
 @pytest.fixture
-def postgres_older_url(postgres_older: Server, postgres_older_template: str) -> Iterator[str]:
+def postgres_older_url(postgres_older_database: Database) -> str:
     """The same on the older server."""
-    yield from _copy(postgres_older, postgres_older_template)
+    return postgres_older_database.emptied()
 
 
 @pytest.fixture

@@ -21,6 +21,12 @@ from runstone.testing.conformance.scene import Scene
 BRIEF = timedelta(milliseconds=1)
 
 
+@pytest.fixture
+def postgres_url(fresh_postgres_url: str) -> str:
+    """In one that others have used before, dead rows are left of them."""
+    return fresh_postgres_url
+
+
 @pytest_asyncio.fixture
 async def connection(postgres_url: str) -> AsyncIterator[Connection]:
     connection = await asyncpg.connect(postgres_url)

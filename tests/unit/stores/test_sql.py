@@ -6,20 +6,22 @@ import re
 from hashlib import sha256
 from pathlib import Path
 
-import runstone.stores.sqlite
+import pytest
+
+import runstone.stores
 from runstone.stores.sql import Migration, migrations, statements
 
-SOURCES = "".join(
-    path.read_text("utf-8") for path in Path(runstone.stores.sqlite.__file__).parent.glob("*.py")
-)
+STORES = Path(runstone.stores.__path__[0])
+BACKENDS = pytest.mark.parametrize("backend", ["postgres", "sqlite"])
 
 
-def test_migrations_are_numbered_without_a_gap() -> None:
-    found = migrations("sqlite")
+@BACKENDS
+def test_migrations_are_numbered_without_a_gap(backend: str) -> None:
+    found = migrations(backend)
     assert [migration.version for migration in found] == [*range(1, len(found) + 1)]
     assert [migration.name for migration in found] == sorted(migration.name for migration in found)
     assert found[0].name == "0001_tables"
-    assert "CREATE TABLE streams" in found[0].script
+    assert re.search(r"CREATE TABLE (runstone\.)?streams", found[0].script)
 
 
 def test_a_checksum_is_that_of_the_text() -> None:
@@ -38,12 +40,16 @@ def test_a_statement_is_what_stands_behind_its_name() -> None:
     assert [name for name, statement in found.items() if "-- name:" in statement] == []
 
 
-def test_every_name_stands_once() -> None:
-    text = (
-        Path(runstone.stores.sqlite.__file__).parents[1] / "sql" / "sqlite" / "statements.sql"
-    ).read_text()
-    assert len(re.findall(r"^-- name: ", text, re.MULTILINE)) == len(statements("sqlite"))
+@BACKENDS
+def test_every_name_stands_once(backend: str) -> None:
+    text = (STORES / "sql" / backend / "statements.sql").read_text("utf-8")
+    assert len(re.findall(r"^-- name: ", text, re.MULTILINE)) == len(statements(backend))
 
 
-def test_every_statement_is_used() -> None:
-    assert [name for name in statements("sqlite") if f'_SQL["{name}"]' not in SOURCES] == []
+@BACKENDS
+def test_every_statement_is_used(backend: str) -> None:
+    sources = "".join(path.read_text("utf-8") for path in (STORES / backend).glob("*.py"))
+    named = {
+        name for name in statements(backend) if f'"{name}"' not in sources and f"'{name}'" not in sources
+    }
+    assert named == set()

