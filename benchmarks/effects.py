@@ -99,4 +99,5 @@ async def dispatch(store: Store, runs: int, service: Service, at_once: int = CON
     finally:
         await dispatcher.drain()
         await running
-        await service.executor.aclose()
+        if service.outer is not None:
+            await service.outer.aclose()

@@ -1,7 +1,7 @@
 """The outbox on SQLite, and its bare limit: the same entries claimed and finished by `sqlite3` alone.
 
 The bare side begins with a copy of the file in which every effect has been asked for. It claims as often
-and as many as the dispatcher did, by the store's own statement, then writes the rows of the dispatcher's
+and as many as the dispatcher did, by the store's own statements, then writes the rows of the dispatcher's
 commits in as many transactions as the store took. Both files have to hold the same rows then.
 """
 
@@ -30,6 +30,7 @@ from runstone.stores.sql import statements
 from runstone.stores.sqlite.files import open_writer
 from runstone.stores.sqlite.rows import SIZES, to_micros
 
+_DUE: Final = statements("sqlite")["claimable_effects"]
 _CLAIM: Final = statements("sqlite")["claim_effects"]
 _END: Final = statements("sqlite")["end_holds"].replace(":effect_ids", "?")
 _TRANSACTIONS: Final = (
@@ -84,7 +85,8 @@ class SqliteGround:
             began = perf_counter()
             for limit in claims:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.execute(_CLAIM, {**claim, "limit": limit}).fetchall()
+                (effect_ids,) = connection.execute(_DUE, {**claim, "limit": limit}).fetchone()
+                connection.execute(_CLAIM, {**claim, "effect_ids": effect_ids})
                 connection.execute("COMMIT")
             for transaction in work:
                 connection.execute("BEGIN IMMEDIATE")

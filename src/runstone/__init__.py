@@ -34,6 +34,7 @@ from runstone.errors import (
     WaitTimeout,
 )
 from runstone.handle import Handle, Paused
+from runstone.ingest.schedules import Schedule
 from runstone.ingest.signals import (
     ApiRequest,
     ChatMessage,
@@ -43,6 +44,7 @@ from runstone.ingest.signals import (
     SignalSpec,
     Webhook,
 )
+from runstone.outbox.entities import Entity
 from runstone.pipeline.declaration import Pipeline
 from runstone.pipeline.graph import DOCS_GRAPH, Graph, IssuesOpen, State, docs_graph
 from runstone.pipeline.items import Output
@@ -64,6 +66,7 @@ __all__ = [
     "EffectFailed",
     "EffectSpec",
     "Email",
+    "Entity",
     "Failed",
     "Graph",
     "Handle",
@@ -83,6 +86,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunstoneError",
+    "Schedule",
     "ScheduleTask",
     "ScheduledTask",
     "SecretRef",

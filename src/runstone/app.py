@@ -9,18 +9,22 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar, overload
 
 from runstone.core.commands import CreateRun
+from runstone.core.commit import Context
 from runstone.core.effect_specs import EffectSpec
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import StepType
 from runstone.engine.context import Run
 from runstone.engine.functions import START_CHANNEL, A, Callee, CallOptions, Handler, OnExhausted, P, R
 from runstone.engine.policy import ONCE, Retry
+from runstone.engine.tasks import HandlerTasks
 from runstone.engine.values import write
 from runstone.engine.worker import Worker
 from runstone.errors import RegistrationError, RunstoneError, SignalConflict
 from runstone.handle import Handle
 from runstone.ingest.gateway import Accepted, Incoming
+from runstone.ingest.schedules import Schedule, cancel_schedule, read_schedule
 from runstone.ingest.signals import ApiRequest, SignalSpec
+from runstone.outbox.entities import Entity, read_entity, read_history
 from runstone.outbox.services import TIMEOUT, Service, as_executor, checked_spec
 from runstone.ports.store import Store
 from runstone.runtime import Runtime, effect_options, open_store, write_options
@@ -235,7 +239,8 @@ class App:
                 stack.push_async_callback(store.close)
             await stack.enter_async_context(self.lifespans())
             if worker if outbox is None else outbox:
-                options = {**effect_options(self.services), **options}
+                tasks = HandlerTasks(self.handlers, self.version)
+                options = {**effect_options(self.services, tasks), **options}
             options = {**write_options(), **options}
             runtime = Runtime(store, self.handlers, version=self.version, worker=worker, **options)
             self.attach(runtime)
@@ -344,6 +349,33 @@ class App:
             raise SignalConflict(f"The key {key!r} belongs to a run of {run.plan_id!r}, not {handler.name!r}")
         return self.handle(handler, run.id, tenant_id=tenant_id)
 
+    # The system of record
+
+    async def entity(
+        self, entity_type: str, entity_id: str, *, tenant_id: str = DEFAULT_TENANT
+    ) -> Entity | None:
+        """An entity of the system of record as it is now; none if no run has written to it."""
+        return await read_entity(self.runtime.store, tenant_id, entity_type, entity_id)
+
+    async def entity_history(
+        self, entity_type: str, entity_id: str, *, tenant_id: str = DEFAULT_TENANT
+    ) -> list[Entity]:
+        """The entity after each of its changes, the first one first."""
+        history = read_history(self.runtime.store, tenant_id, entity_type, entity_id)
+        return [version async for version in history]
+
+    # Schedules
+
+    async def find_schedule(self, name: str, *, tenant_id: str = DEFAULT_TENANT) -> Schedule | None:
+        """The schedule of this name as it is now; none if no run has scheduled it."""
+        return await read_schedule(self.runtime.store, tenant_id, name)
+
+    async def cancel_schedule(self, name: str, *, reason: str = "", tenant_id: str = DEFAULT_TENANT) -> None:
+        """Takes a schedule back: it fires no more. Runs that it has started go on."""
+        runtime = self.runtime
+        context = Context(now=runtime.clock.now(), new_id=runtime.new_id, actor=f"app:{self.name}")
+        await cancel_schedule(runtime.store, tenant_id, name, reason, context=context)
+
     def _route(self, signal: type[SignalSpec], channel: str) -> Handler[Any, Any]:
         found = [
             handler
@@ -355,17 +387,7 @@ class App:
         return max(found, key=lambda handler: handler.channel is not None)
 
     def _create(self, handler: Handler[Any, Any], value: Any, run_type: Any, key: str | None) -> CreateRun:
-        lane = handler.key(value) if handler.key else handler.name
-        return CreateRun(
-            plan_id=handler.name,
-            plan_version=handler.version,
-            orchestrator_version=self.version,
-            run_type=run_type,
-            key=key,
-            lane=f"{handler.name}/{lane}" if handler.concurrency else None,
-            lane_limit=handler.concurrency or 1,
-            approval_required=handler.approval,
-        )
+        return handler.create(value, run_type, version=self.version, key=key)
 
     async def _receive(
         self,

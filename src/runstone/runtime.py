@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import socket
@@ -13,13 +14,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from runstone.core.effect import Effect
+from runstone.core.effect_specs import ScheduleTask
 from runstone.core.ids import NewId
 from runstone.core.run import Run
 from runstone.engine.budget import MAY_BE_LATE, MUST_NOT, write_budget
 from runstone.engine.functions import Handler
+from runstone.engine.tasks import HandlerTasks
 from runstone.engine.worker import LEASE, POLL, Worker
 from runstone.errors import RunstoneError, SettingsInvalid
 from runstone.ingest.gateway import Gateway
+from runstone.ingest.scheduler import POLL as LOOK
+from runstone.ingest.scheduler import Scheduler
 from runstone.outbox.alerts import Alerts, Notify
 from runstone.outbox.builtin import alert_by_apprise, built_in_services, email_table
 from runstone.outbox.dispatcher import CONCURRENCY as CALLS
@@ -29,16 +35,19 @@ from runstone.ports.authorization import AllowAll, Authorization
 from runstone.ports.bell import Bell
 from runstone.ports.clock import Clock, SystemClock, new_id
 from runstone.ports.store import Store
+from runstone.ports.tasks import Tasks
 from runstone.settings import Settings, load_effect_settings, load_settings, load_write_settings
 from runstone.stores.folder import FolderStore
 from runstone.stores.sqlite import SqliteStore
+
+_log = logging.getLogger("runstone")
 
 THREADS: Final = 64
 """How many plain functions run at once: they mostly wait for something outside. With none they block."""
 
 
 class Runtime:
-    """One process's parts: a store, a gateway, and usually a worker and a dispatcher."""
+    """One process's parts: a store, a gateway, and usually a worker, a scheduler and a dispatcher."""
 
     def __init__(
         self,
@@ -78,6 +87,8 @@ class Runtime:
         self._followers: dict[str, list[asyncio.Queue[Any]]] = {}
         self.worker: Worker | None = None
         self._working: list[asyncio.Task[None]] = []
+        self.broken = asyncio.Event()
+        """A part has ended that nobody told to: an error of ours, which `stop` raises."""
         name = worker_id or f"{socket.gethostname()}:{os.getpid()}:{self.new_id()}"
         self._services = {service.effect_type: service for service in services}
         self.dispatcher: Dispatcher | None = None
@@ -95,8 +106,20 @@ class Runtime:
                 jitter=jitter or random.random,
                 alerts=Alerts(notify, clock=self.clock),
                 ended=self._ended,
+                performed=self._performed,
             )
+        self.scheduler: Scheduler | None = None
         if worker:
+            self.scheduler = Scheduler(
+                store,
+                HandlerTasks(handlers, version),
+                worker_id=name,
+                clock=self.clock,
+                new_id=self.new_id,
+                bell=self.bell,
+                jitter=jitter or random.random,
+                poll=max(poll, LOOK),
+            )
             self.worker = Worker(
                 store,
                 handlers,
@@ -141,22 +164,43 @@ class Runtime:
         return self._threads
 
     def start(self) -> None:
-        """Lets the worker and the dispatcher work."""
-        working = (part for part in (self.worker, self.dispatcher) if part is not None)
+        """Lets the worker, the dispatcher and the scheduler work."""
         self.bell.start()
-        self._working = [asyncio.ensure_future(part.run()) for part in working]
+        self._working = [asyncio.ensure_future(self._run(part)) for part in self._parts]
+
+    async def _run(self, part: Worker | Dispatcher | Scheduler) -> None:
+        try:
+            await part.run()
+        except Exception as error:
+            _log.critical(
+                "the %s has ended, and nothing in this process does its work now: start the process again",
+                type(part).__name__.lower(),
+                exc_info=error,
+            )
+            self.broken.set()
+            raise
+
+    @property
+    def _parts(self) -> list[Worker | Dispatcher | Scheduler]:
+        return [part for part in (self.worker, self.dispatcher, self.scheduler) if part is not None]
 
     async def stop(self, deadline: timedelta | None = None) -> None:
-        """Drains both, then lets go of what belongs to the process; the store is its opener's."""
-        parts = (part for part in (self.worker, self.dispatcher) if part is not None)
+        """Drains all of them, then lets go of what belongs to the process; the store is its opener's.
+
+        Raises what a part has ended with, if one has.
+        """
         grace = self._grace if deadline is None else deadline
-        await asyncio.gather(*(part.drain(grace) for part in parts))
-        await asyncio.gather(*self._working)
+        await asyncio.gather(*(part.drain(grace) for part in self._parts))
+        ends = await asyncio.gather(*self._working, return_exceptions=True)
         await self.bell.stop()
-        for executor in {id(one.executor): one.executor for one in self._services.values()}.values():
+        outer = (one.outer for one in self._services.values())
+        for executor in {id(one): one for one in outer if one is not None}.values():
             await executor.aclose()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        for error in ends:
+            if error is not None:
+                raise error
 
     # What others in the process hear
 
@@ -164,6 +208,10 @@ class Runtime:
         for watcher in self._watchers.pop(run.id, ()):
             if not watcher.done():
                 watcher.set_result(run)
+
+    def _performed(self, effect: Effect) -> None:
+        if self.scheduler is not None and effect.effect_type == ScheduleTask.EFFECT_TYPE:
+            self.scheduler.wake()
 
     def _requested(self) -> None:
         if self.dispatcher is not None:
@@ -206,14 +254,14 @@ class Runtime:
             del self._followers[run_id]
 
 
-def effect_options(own: Iterable[Service]) -> dict[str, Any]:
+def effect_options(own: Iterable[Service], tasks: Tasks | None = None) -> dict[str, Any]:
     """What the settings say about how effects go out; an app's own executor comes before a built-in one."""
     settings = load_effect_settings(environment=os.environ, folder=Path.cwd())
     tables = dict(settings.tables)
     if settings.smtp_url is not None:
         tables["email"] = {**tables.get("email", {}), **email_table(settings.smtp_url)}
     return {
-        "services": (*built_in_services(tables, settings.secrets), *own),
+        "services": (*built_in_services(tables, settings.secrets, tasks), *own),
         "notify": alert_by_apprise(settings.alerts) if settings.alerts else None,
     }
 

@@ -28,7 +28,7 @@ from runstone.core.tombstone import Resting, Tombstone
 from runstone.errors import RunstoneError, StaleFence, StaleSequence
 from runstone.ports.clock import Clock
 from runstone.ports.retention import Expired
-from runstone.ports.store import Claim, EffectClaim, FeedItem, FeedPosition
+from runstone.ports.store import Claim, EffectClaim, FeedItem, FeedPosition, Place
 from runstone.testing.conformance import (
     EventLogSuite,
     HealthSuite,
@@ -270,6 +270,19 @@ class TornLoad(MemoryStore):
         return Stream(head=before.head, events=after.events) if before and after else None
 
 
+class ManyLoadedOneByOne(MemoryStore):
+    async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
+        return [
+            await self.load(place.tenant_id, place.stream_id, after_seq=place.after_seq) for place in places
+        ]
+
+
+class ManyLoadedForAnybody(MemoryStore):
+    async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
+        found = [(place, self.data.streams.get(place.stream_id)) for place in places]
+        return [stream.whole(place.after_seq) if stream else None for place, stream in found]
+
+
 class FeedByStream(MemoryStore):
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
@@ -364,6 +377,22 @@ class HoldsNotCompared(MemoryData):
 class HoldsNeverEnd(MemoryData):
     def _end_hold(self, stream: MemoryStream, hold: Hold) -> None:
         pass
+
+
+class OutcomesKeepTheClaims(MemoryData):
+    def _end_hold(self, stream: MemoryStream, hold: Hold) -> None:
+        claims = stream.effect_leases[hold.effect_id].claims
+        super()._end_hold(stream, hold)
+        stream.effect_leases[hold.effect_id].claims = claims
+
+
+class ClaimsAfterReleaseForgotten(MemoryStore):
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        for _, held in self._held(worker_id, effect_ids):
+            held.claims = 0
+        return await super().release_effects(worker_id, effect_ids, until=until)
 
 
 class EffectLeasesIgnored(MemoryStore):
@@ -517,6 +546,8 @@ BUGS = [
     bug(LastStreamLostAtClosing, HOST.test_acknowledged_commits_are_there_after_a_restart),
     bug(LastStreamLostAtClosing, LOG.test_acknowledged_events_are_there_after_a_restart),
     bug(TornLoad, HOST.test_load_gives_head_and_events_of_one_moment),
+    bug(ManyLoadedOneByOne, HOST.test_many_streams_are_loaded_as_of_one_moment),
+    bug(ManyLoadedForAnybody, HOST.test_many_streams_are_loaded_as_each_alone),
     bug(FeedByStream, HOST.test_the_feed_is_complete_and_in_the_order_of_commit),
     bug(FeedSkipsRestOfCommit, HOST.test_the_feed_can_be_resumed_from_any_place),
     bug(ClaimRaisesNoFence, HOST.test_a_new_owner_shuts_the_old_one_out),
@@ -540,9 +571,16 @@ BUGS = [
     bug(RetriesAtOnce, HOST.test_a_failed_effect_is_claimed_when_its_retry_is_due),
     bug(TenantsUnbounded, HOST.test_a_tenant_gets_no_more_than_its_bound),
     bug(EffectFenceStays, HOST.test_released_effects_are_claimed_at_once),
+    bug(OutcomesKeepTheClaims, HOST.test_claims_are_counted_until_there_is_an_outcome),
+    bug(ClaimsAfterReleaseForgotten, HOST.test_a_claim_that_is_given_back_does_not_count),
     bug(ExpiredCheckpointsKept, HOST.test_checkpoints_expire),
     bug(OldestRunsFirst, QUERIES.test_runs_are_listed_the_newest_first_in_pages),
     bug(RebuildDropsOwner, QUERIES.test_a_rebuilt_run_keeps_its_owner),
+    bug(FrozenRowsThaw, QUERIES.test_the_version_only_rises),
+    bug(SequenceNotCompared, QUERIES.test_of_several_who_write_the_same_version_one_does),
+    bug(StreamsWrittenOneByOne, QUERIES.test_an_entity_is_written_with_a_run_or_not_at_all),
+    bug(DuplicateKeysIgnored, QUERIES.test_a_name_is_one_entity_of_its_tenant),
+    bug(ForgetsLiveRuns, QUERIES.test_an_entity_outlives_everything),
     bug(TombstonesForgotten, RETENTION.test_everything_of_a_correlation_goes_and_nothing_else),
     bug(TombstonesForgotten, RETENTION.test_forgetting_twice_is_harmless),
     bug(SourcesForgotten, RETENTION.test_the_same_signal_is_not_taken_in_again),

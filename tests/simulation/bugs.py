@@ -17,7 +17,9 @@ import msgspec
 import pytest
 
 from runstone.core import commands, transitions
+from runstone.core.commit import Commit
 from runstone.core.decide import control, effects, steps
+from runstone.core.decide import entities as decide_entities
 from runstone.core.events import Event
 from runstone.core.fold import streams
 from runstone.engine import (
@@ -33,7 +35,10 @@ from runstone.engine import (
     worker,
 )
 from runstone.errors import StaleFence, StaleSequence
-from runstone.outbox import dispatcher, recorder
+from runstone.ingest import scheduler
+from runstone.outbox import carrier, recorder
+from runstone.outbox.executors import entities
+from runstone.ports import cases
 from runstone.ports.store import Committed
 from runstone.testing import memory, memory_data
 
@@ -121,7 +126,7 @@ def lost_effect_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     async def begun(self: Any, effect: Any, executor: str, fence: int) -> bool:
         return effect.status == "EXECUTING" or await begin(self, effect, executor, fence)
 
-    patch.setattr(dispatcher.Flight, "lost", property(lambda self: False))
+    patch.setattr(carrier.Flight, "lost", property(lambda self: False))
     patch.setattr(recorder.Recorder, "begin", begun)
 
 
@@ -296,6 +301,22 @@ def loser_does_not_decide_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pen.Pen, "_recover", forget)
 
 
+# Schedules
+
+
+@planted("schedules_tasks")
+def firing_and_its_run_are_two_commits(patch: pytest.MonkeyPatch) -> None:
+    """Who dies in between has fired it, and nothing comes of that (§OUT-68)."""
+    durable = cases.make_durable
+
+    async def one_by_one(host: Any, commit: Any) -> Any:
+        first, *rest = commit.writes
+        await durable(host, type(commit)((first,), first.events))
+        return await durable(host, type(commit)(tuple(rest), commit.events[len(first.events) :]))
+
+    patch.setattr(scheduler, "make_durable", one_by_one)
+
+
 # People and generations
 
 
@@ -331,3 +352,25 @@ def generation_is_replayed_as_the_first(patch: pytest.MonkeyPatch) -> None:
         init(self, run_id, re.sub(r"^g\d+:", "", path), *more)
 
     patch.setattr(scope.Scope, "__init__", unscoped)
+
+
+# In our own store
+
+
+@planted("keeps_records")
+def an_entity_is_changed_before_its_outcome(patch: pytest.MonkeyPatch) -> None:
+    """And without the effect's key, which would keep others from changing it again."""
+    make_durable, update = cases.make_durable, decide_entities.update
+
+    async def one_by_one(host: Any, commit: Any) -> Any:
+        for write in commit.writes:
+            done = await make_durable(host, Commit((write,), write.events))
+        return done
+
+    def keyless(stream: Any, *given: Any, **more: Any) -> Any:
+        record = stream.record
+        stream.record = lambda *event, **about: record(*event, **{**about, "occurrence": ""})
+        return update(stream, *given, **more)
+
+    patch.setattr(recorder, "make_durable", one_by_one)
+    patch.setattr(entities, "update", keyless)

@@ -73,6 +73,9 @@ class Scenario:
     signal: Callable[[str], rs.SignalSpec] | None = None
 
 
+TASK = Scenario("ticked", ("ticked",))
+"""What schedules start: nobody asks for it, and it ends as if somebody had."""
+
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("chain", ("a-b-c",)),
     Scenario("specialists", ("deep thought, quick guess",)),
@@ -98,6 +101,8 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("posts_and_waits", ("delivered: first, delivered: second",)),
     Scenario("posts_once", ("posted once",)),
     Scenario("takes_back", (), fails=True),
+    Scenario("schedules_tasks", ("scheduled: 1",)),
+    Scenario("keeps_records", ("VERSION_CONFLICT",)),
     Scenario("takes_turns", ("turn taken",)),
     Scenario("shares_lanes", ("shared",)),
     Scenario("needs_approval", ("approved",)),
@@ -403,6 +408,21 @@ def build(version: str, world: World) -> rs.App:
             await run.compensate(Post(text=f"{key} cancel {thing}"))
         raise LookupError("no insurance")
 
+    @app.on()
+    async def schedules_tasks(run: rs.Run, key: str) -> str:
+        """Once, at once; once, later; and again and again until somebody has had enough."""
+        now = run.now()
+        await run.effect(rs.ScheduleTask(task="ticked", run_at=now, arguments={"key": key}))
+        later = rs.ScheduleTask(task="ticked", run_at=now + rs.seconds(4), name=f"{key} later")
+        done = await run.effect(later, wait=True)
+        await run.effect(rs.ScheduleTask(task="ticked", cron="*/10 * * * * *", name=f"{key} ticks"))
+        return f"scheduled: {done['version']}"
+
+    @app.on()
+    async def ticked(run: rs.Run, given: dict[str, str] | None) -> str:
+        await run.call(work, "tick", 0.2)
+        return "ticked"
+
     @app.on(key=lambda key: "desk", concurrency=1)
     async def takes_turns(run: rs.Run, key: str) -> str:
         await run.call(work, "turn", 0.5)
@@ -413,6 +433,25 @@ def build(version: str, world: World) -> rs.App:
     async def shares_lanes(run: rs.Run, key: str) -> str:
         await run.call(work, "share", 0.8)
         return "shared"
+
+    @app.on()
+    async def keeps_records(run: rs.Run, key: str) -> str:
+        def record(entity_id: str, change: dict[str, Any], **more: Any) -> rs.SorUpdate:
+            evidence = {"key": key}
+            return rs.SorUpdate(
+                entity_type="RECORD", entity_id=entity_id, change=change, evidence_pack=evidence, **more
+            )
+
+        await run.compensate(record("shared", {key: None}))
+        first = await run.effect(record("shared", {key: {"seen": 1}}), wait=True)
+        await run.call(echo, first)
+        await run.effect(record("shared", {key: {"seen": 2}}), at_most_once=True)
+        await run.effect(record(key, {"version": first["version"]}))
+        try:
+            await run.effect(record("shared", {"never": True}, expected_version=0), wait=True)
+        except rs.EffectFailed as failed:
+            return failed.code
+        return "there was nothing"
 
     @app.on(approval=True)
     async def needs_approval(run: rs.Run, key: str) -> str:

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final
 
+import msgspec
+
 from runstone.core.chain import event_bytes
+from runstone.core.commit import Context
+from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ControlKind
+from runstone.core.schedule import Schedule
 from runstone.engine.values import write
-from runstone.errors import RunstoneError, StoreError
+from runstone.errors import CommandRefused, RunstoneError, StoreError
+from runstone.ingest.schedules import cancel_schedule
 from runstone.testing.clock import SeededIds
 from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
+from tests.simulation.corpus import TASK
 from tests.simulation.machines import LEASE, Machine
-from tests.simulation.stage import TERMINAL, Stage, Started, Story
+from tests.simulation.stage import SERVED, TERMINAL, Stage, Started, Story
 
 CHAOS: Final = 25.0
 """How long things go wrong, in virtual seconds."""
@@ -35,7 +43,9 @@ class Simulation(Stage):
 
     def run(self) -> Story:
         handler = _Complaints(self.story.findings)
-        loggers = [logging.getLogger(name) for name in ("runstone.worker", "runstone.outbox")]
+        loggers = [
+            logging.getLogger(name) for name in ("runstone.worker", "runstone.outbox", "runstone.scheduler")
+        ]
         before = [logger.propagate for logger in loggers]
         for logger in loggers:
             logger.propagate = False
@@ -265,15 +275,47 @@ class Simulation(Stage):
         await self._finish_errands()
         await asyncio.sleep(LEASE.total_seconds())
         for _ in range(PEACE):
+            self._count_tasks()
             left = [started for started in self.started if self._unfinished(started)]
-            if not left:
+            ticking = [schedule for schedule in self._schedules() if schedule.status == "ACTIVE"]
+            if not left and not ticking:
                 return
+            if not left:
+                self._end_ticking(ticking)
             for started in left:
                 self._help(started)
             await self._finish_errands()
             await asyncio.sleep(2)
         for started in filter(self._unfinished, self.started):
             self.story.findings.append(f"stuck: {started.key} {started.run_id} is {self._describe(started)}")
+
+    def _count_tasks(self) -> None:
+        """What schedules started has to end as well."""
+        known = {started.run_id for started in self.started}
+        for schedule in self._schedules():
+            for event in self.data.streams[schedule.id].events:
+                if event.event_type == "TASK_FIRED":
+                    run_id = msgspec.json.decode(event.event_data)["run_id"]
+                    if run_id not in known and run_id in self.data.streams:
+                        self.started.append(Started(TASK, f"{schedule.name}: {run_id}", run_id))
+
+    def _schedules(self) -> list[Schedule]:
+        return [schedule for stream in self.data.streams.values() for schedule in stream.of(Schedule)]
+
+    def _end_ticking(self, schedules: Sequence[Schedule]) -> None:
+        """What would go on for ever is taken back; what is for once has its time."""
+        for schedule in schedules:
+            if schedule.cron is not None:
+                self._errand(self._take_back(schedule.name))
+
+    async def _take_back(self, name: str) -> None:
+        context = Context(now=self.clock.now(), new_id=self.ids, actor="op")
+
+        async def take_back(machine: Machine) -> None:
+            with suppress(CommandRefused):
+                await cancel_schedule(machine.wire, DEFAULT_TENANT, name, "", context=context)
+
+        await self._insist(take_back, self._somebody())
 
     async def _finish_errands(self) -> None:
         while self._errands:
@@ -283,7 +325,7 @@ class Simulation(Stage):
         """Also a run that has ended is not through while its effects are on their way."""
         effects = self.state(started).effects.values()
         return self._status(started) not in TERMINAL or any(
-            effect.is_open for effect in effects if effect.effect_type == "POST"
+            effect.is_open for effect in effects if effect.effect_type in SERVED
         )
 
     def _help(self, started: Started) -> None:

@@ -15,6 +15,8 @@ import msgspec
 
 from runstone.core.effect import EFFECT_WAIT, Effect
 from runstone.core.events import Event
+from runstone.core.merge import merge_patch
+from runstone.core.schedule import CHANNEL, Schedule
 from runstone.core.verify import verify_causes, verify_stream
 from runstone.testing.memory_data import MemoryData, MemoryStream
 from tests.simulation.driver import Simulation
@@ -45,6 +47,8 @@ def check(simulation: Simulation) -> list[str]:
         findings += _check_result(simulation, started)
     findings += _check_world(simulation)
     findings += _check_posts(simulation)
+    findings += check_schedules(data)
+    findings += check_records(data)
     return findings
 
 
@@ -248,6 +252,72 @@ def _check_posts(simulation: Simulation) -> Iterator[str]:
         expected = [thing for thing in ("car", "hotel", "flight") if thing in taken_back]
         if taken_back != expected:
             yield f"{started.key} took back {taken_back}, in this order"
+
+
+def check_records(data: MemoryData) -> Iterator[str]:
+    """Each change of an entity that was completed stands once in its stream, and no other does (§OUT-56)."""
+    effects = [effect for stream in data.streams.values() for effect in stream.of(Effect)]
+    asked = {effect.id: effect for effect in effects if effect.effect_type == "SOR_UPDATE"}
+    written: Counter[str] = Counter()
+    for stream in data.streams.values():
+        if stream.head.kind != "ENTITY":
+            continue
+        present: Any = {}
+        for version, event in enumerate(stream.events, 1):
+            change = _data(event)
+            written[change["effect_id"]] += 1
+            present = merge_patch(present, change["change"])
+            if (change["version"], change["data"]) != (version, present):
+                yield f"entity {stream.head.stream_id} is {change['data']} at {version}, not {present}"
+            effect = asked.get(change["effect_id"])
+            if (
+                effect is None
+                or msgspec.json.decode(effect.execution_result or b"{}").get("event_id") != event.id
+            ):
+                yield f"effect {change['effect_id']} does not say that it wrote {event.id}"
+    for effect in asked.values():
+        if written[effect.id] != (effect.status == "COMPLETED"):
+            yield f"effect {effect.id} is {effect.status}, and was written {written[effect.id]} times"
+        if effect.status not in ("COMPLETED", "CANCELLED", "DEAD_LETTER"):
+            yield f"effect {effect.id} is left as {effect.status}"
+
+
+def check_schedules(data: MemoryData) -> Iterator[str]:
+    """Each effect schedules once; each firing has one run, each run of a schedule one firing (§OUT-68)."""
+    events = [item.event for item in data.log]
+    scheduled = Counter(_data(event)["effect_id"] for event in events if event.event_type == "TASK_SCHEDULED")
+    for stream in data.streams.values():
+        for effect in stream.of(Effect):
+            if effect.effect_type == "SCHEDULE_TASK" and scheduled[effect.id] != (
+                effect.status == "COMPLETED"
+            ):
+                yield f"effect {effect.id} is {effect.status}, and scheduled {scheduled[effect.id]} times"
+    fired = [event for event in events if event.event_type == "TASK_FIRED"]
+    signals = {
+        event.stream_id: event
+        for event in events
+        if event.event_type == "SIGNAL_RECEIVED" and _data(event)["source_channel"] == CHANNEL
+    }
+    created = {event.stream_id: _data(event) for event in events if event.event_type == "RUN_CREATED"}
+    runs = Counter(_data(event)["run_id"] for event in fired)
+    yield from (f"{count} firings name run {run_id}" for run_id, count in runs.items() if count > 1)
+    for event in fired:
+        told = _data(event)
+        signal = signals.pop(told["signal_id"], None)
+        if signal is None or signal.causation_id != event.id:
+            yield f"firing {event.id} has no signal of its own"
+        if created.get(told["run_id"], {}).get("signal_id") != told["signal_id"]:
+            yield f"firing {event.id} has no run {told['run_id']}"
+        if event.occurred_at < datetime.fromisoformat(told["due_at"]):
+            yield f"{event.stream_id} fired at {event.occurred_at}, before {told['due_at']}"
+    yield from (f"signal {signal_id} came of no firing" for signal_id in signals)
+    for stream in data.streams.values():
+        times = [_data(event)["due_at"] for event in stream.events if event.event_type == "TASK_FIRED"]
+        if sorted(set(times)) != times:
+            yield f"schedule {stream.head.stream_id} fired for {times}"
+        for schedule in stream.of(Schedule):
+            if schedule.cron is None and (schedule.status, schedule.fired) != ("DONE", schedule.version):
+                yield f"schedule {schedule.name} is {schedule.status} and fired {schedule.fired} times"
 
 
 def _check_world(simulation: Simulation) -> Iterator[str]:

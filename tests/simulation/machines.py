@@ -16,9 +16,11 @@ from typing import Any, Final, TypeVar
 
 import runstone as rs
 from runstone.core.commit import Commit, StreamWrite
+from runstone.engine.tasks import HandlerTasks
 from runstone.errors import OutcomeUnknown, StoreBusy
+from runstone.outbox.builtin import inner_services
 from runstone.ports.clock import Clock
-from runstone.ports.store import Claim, Committed, EffectClaim
+from runstone.ports.store import Claim, Committed, DueSchedule, EffectClaim
 from runstone.runtime import Runtime
 from runstone.testing.clock import SeededIds
 from runstone.testing.loop import LoopClock, Node
@@ -134,6 +136,11 @@ class Wire(MemoryStore):
         await self._answer()
         return result
 
+    async def due_schedules(self, **more: Any) -> Sequence[DueSchedule]:
+        found = await super().due_schedules(**more)
+        await self._answer()
+        return found
+
     async def claim(self, worker_id: str, **more: Any) -> Sequence[Claim]:
         claims = await super().claim(worker_id, **more)
         self._ledger.claimed(worker_id, claims)
@@ -203,7 +210,9 @@ class Machine:
             threads=False,
             jitter=random.random,
             worker_id=name,
-            services=app.services if worker else (),
+            services=[*inner_services(HandlerTasks(app.handlers, app.version)), *app.services]
+            if worker
+            else (),
             calls=8,
         )
         app.attach(self.runtime)

@@ -35,6 +35,8 @@ from runstone.testing.memory import MemoryData
 from tests.simulation.corpus import SCENARIOS, Scenario, World, build
 from tests.simulation.machines import Gone, Ledger, Machine, Weather, Wire
 
+SERVED: Final = ("POST", "SCHEDULE_TASK", "SOR_UPDATE")
+"""What the machines' own dispatchers do."""
 TERMINAL: Final = ("COMPLETED", "FAILED", "CANCELLED")
 
 
@@ -183,7 +185,7 @@ class Stage:
 
     def _for_people(self, effect: Effect) -> bool:
         """Dispatchers take care of what they can; what is left needs somebody."""
-        return effect.is_open and (effect.effect_type != "POST" or effect.status == "UNKNOWN")
+        return effect.is_open and (effect.effect_type not in SERVED or effect.status == "UNKNOWN")
 
     def _outcome(self, effect: Effect, bad: bool) -> tuple[Command, ...]:
         effect_id = effect.id

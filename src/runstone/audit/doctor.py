@@ -17,6 +17,7 @@ from runstone.ports.store import Store
 
 QUEUE_LAG: Final = timedelta(minutes=1)
 OUTBOX_LAG: Final = timedelta(minutes=5)
+SCHEDULE_LAG: Final = timedelta(minutes=1)
 SKEW: Final = timedelta(seconds=2)
 
 _PAUSES: Final = {
@@ -51,6 +52,7 @@ def check_work(vitals: Vitals) -> list[Problem]:
         *check_outbox(vitals),
         *check_letters(vitals),
         *check_pauses(vitals),
+        *check_schedules(vitals),
     ]
 
 
@@ -106,6 +108,19 @@ def check_pauses(vitals: Vitals) -> Iterator[Problem]:
                 check="paused runs",
                 what=f"{_runs(paused.count)} paused as {paused.reason}, such as {paused.example}",
                 remedy=_PAUSES[paused.reason],
+            )
+
+
+def check_schedules(vitals: Vitals, longest: timedelta = SCHEDULE_LAG) -> Iterator[Problem]:
+    """A worker that has the task's handler fires it in time: there is none."""
+    for late in vitals.unfired:
+        if vitals.now - late.since > longest:
+            many = "1 schedule" if late.count == 1 else f"{late.count} schedules"
+            yield Problem(
+                check="schedules",
+                what=f"{many} of task {late.task!r} due, not fired, for {_age(vitals, late.since)} or less: "
+                f"{late.example}",
+                remedy="Start a worker whose app has such a handler, or see `runstone schedules cancel`",
             )
 
 

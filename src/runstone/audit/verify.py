@@ -13,7 +13,11 @@ from typing import Final, get_args
 import msgspec
 
 from runstone.audit.archive import Archive
-from runstone.core.events import StreamKind
+from runstone.audit.schedules import verify_firings, verify_scheduled
+from runstone.core import codec
+from runstone.core.effect import Effect
+from runstone.core.events import LASTING, Event, StreamKind
+from runstone.core.state import RunState
 from runstone.core.stream import Stream
 from runstone.core.tombstone import Tombstone
 from runstone.core.verify import Finding, verify_causes, verify_stream
@@ -134,6 +138,10 @@ async def _verify_correlation(
     streams = [stream for stream, _ in proven if stream is not None]
     if len(streams) == len(proven):
         findings += await _verify_causes(store, tenant_id, correlation_id, streams)
+        for stream in streams:
+            if stream.head.kind in LASTING:
+                findings += await _verify_askers(store, stream)
+            findings += await _verify_schedules(store, stream)
     return Verified(
         tenant_id=tenant_id,
         correlation_id=correlation_id,
@@ -168,6 +176,89 @@ async def _verify_causes(
     if not verify_causes(streams):
         return []
     return verify_causes(await store.correlation(tenant_id, correlation_id))
+
+
+async def _verify_schedules(store: Store, stream: Stream) -> list[Finding]:
+    """Whether a schedule and what came of it say the same (§ORD-40)."""
+    try:
+        if stream.head.kind == "SCHEDULE":
+            return await verify_firings(store, stream)
+        return await verify_scheduled(store, stream) if stream.head.kind == "SIGNAL" else []
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []  # it does not fold: that is a finding already
+    except RunstoneError as error:
+        _damage(error)
+        return []  # the other's own proof says so
+
+
+class _Asker(msgspec.Struct, frozen=True):
+    """Who asked for an event of a stream that outlives runs; nobody did where there is no effect."""
+
+    run_id: str = ""
+    effect_id: str = ""
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """The result of an effect that is carried out in the store, as far as it says what that wrote."""
+
+    event_id: str = ""
+
+
+_read_asker: Final = codec.reader(_Asker)
+_read_result: Final = codec.reader(_Result)
+
+
+async def _verify_askers(store: Store, stream: Stream) -> list[Finding]:
+    """Whether the runs that asked, where they are in the store still, say the same (§ORD-39)."""
+    asked: dict[str, list[tuple[Event, _Asker]]] = {}
+    try:
+        for event in stream.events:
+            asker = _read_asker(event.event_data)
+            if asker.effect_id:
+                asked.setdefault(asker.run_id, []).append((event, asker))
+        found = [
+            finding
+            for run_id, events in asked.items()
+            for finding in await _verify_asker(store, stream, run_id, events)
+        ]
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return []  # it does not fold: that is a finding already
+    return found
+
+
+async def _verify_asker(
+    store: Store, stream: Stream, run_id: str, events: Sequence[tuple[Event, _Asker]]
+) -> list[Finding]:
+    try:
+        asking = await store.load(stream.head.tenant_id, run_id)
+        state = asking.fold() if asking is not None else None
+    except RunstoneError as error:
+        _damage(error)
+        return []  # the run's own proof says so
+    if asking is None or not isinstance(state, RunState):
+        return []  # it was archived, or the stream came from elsewhere
+    known = {event.id for event in asking.events}
+    findings = []
+    for event, asker in events:
+        place = f"run_seq {event.run_seq}"
+        if event.causation_id not in known:
+            wanted, found = f"a cause in run {run_id}", f"no event {event.causation_id} there"
+            findings.append(_finding(event.stream_id, "causation", place, wanted, found))
+        named = _written_by(state.effects.get(asker.effect_id))
+        if named != event.id:
+            wanted = f"effect {asker.effect_id} of run {run_id} to have written it"
+            findings.append(_finding(event.stream_id, "effect", place, wanted, f"that it wrote {named}"))
+    return findings
+
+
+def _written_by(effect: Effect | None) -> str | None:
+    """The event that an effect says it wrote."""
+    if effect is None or effect.execution_result is None:
+        return None
+    try:
+        return _read_result(effect.execution_result).event_id
+    except msgspec.ValidationError:
+        return None
 
 
 async def _unreadable(store: Store, tenant_id: str, stream_id: str, error: object) -> list[Finding]:

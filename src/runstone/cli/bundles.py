@@ -6,7 +6,9 @@ import asyncio
 import os
 import secrets
 import sys
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,10 +22,21 @@ from runstone.errors import BundleInvalid, RunstoneError
 _STANDARD = "-"
 
 
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Where a bundle goes."""
+    for option in (
+        click.option("--force", is_flag=True, help="Replace FILE if it exists."),
+        click.option(
+            "-o", "--output", metavar="FILE", default=_STANDARD, help="Where to. Default: standard output."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command("export")
 @click.argument("run")
-@click.option("-o", "--output", metavar="FILE", default=_STANDARD, help="Where to. Default: standard output.")
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@output_options
 @with_options
 @click.pass_obj
 def export_command(options: Options, run: str, output: str, force: bool) -> None:
@@ -31,10 +44,15 @@ def export_command(options: Options, run: str, output: str, force: bool) -> None
 
     A bundle proves itself and needs no store to be checked. The same history always gives the same bytes.
     """
+    deliver(lambda: _export(options, run), output, force)
+
+
+def deliver(export: Callable[[], Coroutine[Any, Any, bytes]], output: str, force: bool) -> None:
+    """Writes what an export gives to where it is wanted; a file that is in the way is found before."""
     target = None if output == _STANDARD else Path(output)
     if target is not None and target.exists() and not force:
         raise _exists(target)
-    content = asyncio.run(_export(options, run))
+    content = asyncio.run(export())
     if target is None:
         sys.stdout.buffer.write(content)
     else:

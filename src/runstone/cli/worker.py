@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -26,6 +26,8 @@ from runstone.cli.supervisor import STOPPING, Leash, Supervisor, leash, usable_c
 from runstone.errors import SettingsInvalid
 from runstone.runtime import THREADS
 from runstone.settings import listed
+
+BROKEN: Final = 2
 
 
 def _count(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
@@ -142,9 +144,9 @@ def worker_command(
         "never_fail_open": None if never_fail_open is None else listed(never_fail_open),
     }
     given = {name: value for name, value in given.items() if value is not None}
-    asyncio.run(_work(load_app(app), options, supervised, **given))
+    code = asyncio.run(_work(load_app(app), options, supervised, **given))
     sys.stdout.flush()
-    os._exit(0)  # a plain function that still runs in a thread would hold the process up
+    os._exit(code)  # a plain function that still runs in a thread would hold the process up
 
 
 def _once_more() -> list[str]:
@@ -153,19 +155,31 @@ def _once_more() -> list[str]:
     return [sys.executable, *path, "-m", "runstone", *sys.argv[1:]]
 
 
-async def _work(app: App, options: Options, supervised: Leash | None, **given: Any) -> None:
+async def _work(app: App, options: Options, supervised: Leash | None, **given: Any) -> int:
+    """The exit code: not 0 if it broke down, so that whoever keeps it alive starts it again."""
     stop = asyncio.Event()
     _listen(stop, supervised)
     settings = options.settings()
-    async with app.running(settings.location, **given):
-        served = ", ".join(sorted(app.handlers) if given["worker"] else app.runtime.served)
-        say(f"{app.name} {app.version}: working on {settings.place} with {served}")
-        sys.stdout.flush()
-        if supervised is not None:
-            supervised.ready()
-        await stop.wait()
-        say("draining; once more to stop at once")
-        sys.stdout.flush()
+    broken = asyncio.Event()
+    try:
+        async with app.running(settings.location, **given):
+            broken = app.runtime.broken
+            served = ", ".join(sorted(app.handlers) if given["worker"] else app.runtime.served)
+            say(f"{app.name} {app.version}: working on {settings.place} with {served}")
+            sys.stdout.flush()
+            if supervised is not None:
+                supervised.ready()
+            breakdown = asyncio.ensure_future(broken.wait())
+            breakdown.add_done_callback(lambda _: stop.set())
+            await stop.wait()
+            breakdown.cancel()
+            say("draining; once more to stop at once")
+            sys.stdout.flush()
+    except Exception:
+        if not broken.is_set():
+            raise
+        return BROKEN  # of what, is in the log
+    return 0
 
 
 def _listen(stop: asyncio.Event, supervised: Leash | None) -> None:

@@ -2,46 +2,48 @@
 
 from __future__ import annotations
 
+from typing import Final, cast, get_args
+
 import msgspec
 
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.chain import seal
-from runstone.core.commit import StreamWrite, run_write, signal_write
+from runstone.core.commit import StreamWrite, run_write, stream_write
 from runstone.core.contract import AppendResult
 from runstone.core.events import EventDraft, StreamKind
-from runstone.core.fold import run_fold, signal_fold
+from runstone.core.fold import RunFold, new_state, stream_fold
 from runstone.core.keys import content_hash
 from runstone.core.rows import queue_entry
-from runstone.core.state import RunState, SignalState
+from runstone.core.state import RunState, StreamState
 
-_SIGNAL_EVENTS = frozenset(name for name, kind in CATALOGUE.types.items() if kind.AGGREGATE == "SIGNAL")
+_STREAMS: Final = {
+    name: cast(StreamKind, kind.AGGREGATE)
+    for name, kind in CATALOGUE.types.items()
+    if kind.AGGREGATE in get_args(StreamKind)
+}
+"""Types of events of what has a stream of its own; all others are of a run."""
 
 
 def stream_kind(draft: EventDraft) -> StreamKind:
     """The kind of stream an event belongs to."""
-    return "SIGNAL" if draft.event_type in _SIGNAL_EVENTS else "RUN"
+    return _STREAMS.get(draft.event_type, "RUN")
 
 
-def empty_state(draft: EventDraft) -> SignalState | RunState:
+def empty_state(draft: EventDraft) -> StreamState:
     """The state of a stream that this would be the first event of."""
-    kind = SignalState if stream_kind(draft) == "SIGNAL" else RunState
-    return kind(stream_id=draft.stream_id, tenant_id=draft.tenant_id)
+    return new_state(stream_kind(draft), draft.stream_id, draft.tenant_id)
 
 
-def append_write(
-    state: SignalState | RunState, draft: EventDraft, fence: int
-) -> tuple[StreamWrite, SignalState | RunState]:
+def append_write(state: StreamState, draft: EventDraft, fence: int) -> tuple[StreamWrite, StreamState]:
     """What appending the draft writes, and the state after it; its time is not before the stream's last."""
     if state.last_at is not None and draft.occurred_at < state.last_at:
         draft = msgspec.structs.replace(draft, occurred_at=state.last_at)
     event = seal(draft, state.last_seq + 1, state.head)
-    if isinstance(state, SignalState):
-        signal = signal_fold(state)
-        signal.apply(event)
-        return signal_write(signal, (event,), fence), signal.freeze()
-    run = run_fold(state)
-    run.apply(event)
-    return run_write(run, (event,), fence, queued=queue_entry(state)), run.freeze()
+    fold = stream_fold(state)
+    fold.apply(event)
+    if isinstance(fold, RunFold) and isinstance(state, RunState):
+        return run_write(fold, (event,), fence, queued=queue_entry(state)), fold.freeze()
+    return stream_write(fold, (event,), fence), fold.freeze()
 
 
 def repeated(draft: EventDraft, run_seq: int, event_type: str, event_data: bytes) -> AppendResult:

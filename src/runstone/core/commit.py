@@ -18,7 +18,7 @@ from msgspec import Raw
 from runstone.core import codec
 from runstone.core.contract import CONTRACT_VERSION
 from runstone.core.events import Event, StreamKind
-from runstone.core.fold import RunFold, SignalFold
+from runstone.core.fold import RunFold
 from runstone.core.fold.streams import StreamFold
 from runstone.core.ids import NewId, check_id
 from runstone.core.keys import event_key
@@ -157,6 +157,12 @@ class StreamWriter(Generic[_Fold]):
         self._run_id = fold.stream_id if isinstance(fold, RunFold) else None
         self._trace_id = correlation_id.replace("-", "")
 
+    @property
+    def now(self) -> datetime:
+        """When the next event happens: not before the last, whatever this writer's clock says (§ORD-23)."""
+        now, last_at = self.context.now, self.fold.last_at
+        return now if last_at is None or last_at < now else last_at
+
     def record(
         self,
         data: Payload,
@@ -167,8 +173,12 @@ class StreamWriter(Generic[_Fold]):
         logical_attempt: int | None = None,
         control_signal_id: str | None = None,
         generation: int = 1,
+        occurrence: str = "",
     ) -> Event:
-        """Adds one event, caused by `cause` or else by the last event of the same entity."""
+        """Adds one event, caused by `cause` or else by the last event of the same aggregate.
+
+        `occurrence` is what its key is made from, where the caller knows something better than a number.
+        """
         fold, context = self.fold, self.context
         aggregate_id = aggregate_id or fold.stream_id
         if aggregate_id not in fold.causes:
@@ -176,7 +186,6 @@ class StreamWriter(Generic[_Fold]):
         if step_key is not None:
             codec.check_text(step_key, "/step_key")
         run_seq = fold.last_seq + 1
-        now, last_at = context.now, fold.last_at
         event_id = context.new_id()
         event = Event(
             id=event_id,
@@ -194,12 +203,12 @@ class StreamWriter(Generic[_Fold]):
                 step_key=step_key,
                 logical_attempt=logical_attempt,
                 plan_version=self.plan_version,
-                occurrence=_occurrence(data.EVENT_TYPE, control_signal_id, run_seq, generation),
+                occurrence=occurrence or _occurrence(data.EVENT_TYPE, control_signal_id, run_seq, generation),
             ),
             correlation_id=self.correlation_id,
             causation_id=cause or fold.causes.get(aggregate_id),
             actor=context.actor,
-            occurred_at=now if last_at is None or last_at < now else last_at,
+            occurred_at=self.now,
             step_key=step_key,
             logical_attempt=logical_attempt,
             engine_attempt=context.engine_attempt,
@@ -238,19 +247,19 @@ def _occurrence(event_type: str, control_signal_id: str | None, run_seq: int, ge
     return control_signal_id or str(run_seq)
 
 
-def signal_write(fold: SignalFold, events: Sequence[Event], fence: int = 0) -> StreamWrite:
-    """What these events, folded since the last mark, make of a signal's stream."""
+def stream_write(fold: StreamFold, events: Sequence[Event], fence: int = 0) -> StreamWrite:
+    """What these events, folded since the last mark, make of a stream; a run's has more to it."""
     return StreamWrite(
         stream_id=fold.stream_id,
         tenant_id=fold.tenant_id,
-        kind="SIGNAL",
+        kind=fold.KIND,
         expected_seq=fold.marked_seq,
         fence=fence,
         events=tuple(events),
         last_seq=fold.last_seq,
         head=fold.seal_head(),
         last_at=_moment(fold),
-        rows=(fold.signal,) if fold.changed and fold.signal else (),
+        rows=changed_rows(fold),
     )
 
 

@@ -30,6 +30,8 @@ class EffectSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     EFFECT_TYPE: ClassVar[str] = ""
     RETRIES: ClassVar[RetryPolicy | None] = None
     """How its type is retried; none: as the table says (§OUT-21)."""
+    DEMANDED: ClassVar[tuple[str, ...]] = ()
+    """Fields that `check` wants though they have a default: it says better than Python what is missing."""
 
     @classmethod
     def effect_name(cls) -> str:
@@ -150,29 +152,63 @@ class NotifyUser(EffectSpec, frozen=True, kw_only=True):
 
 
 class SorUpdate(EffectSpec, frozen=True, kw_only=True):
-    """A change of a record in the system of record."""
+    """A change of an entity in the system of record, which is made with its outcome: exactly once."""
 
     EFFECT_TYPE: ClassVar[str] = "SOR_UPDATE"
+    DEMANDED: ClassVar[tuple[str, ...]] = ("evidence_pack",)
 
-    entity_type: str
-    entity_id: str
-    change: dict[str, Any]
-    evidence_pack: dict[str, Any] = {}
+    entity_type: Annotated[str, Meta(min_length=1, max_length=100, description="What kind of thing it is.")]
+    entity_id: Annotated[str, Meta(min_length=1, max_length=255, description="Which one, in your own words.")]
+    change: Annotated[
+        dict[str, Any],
+        Meta(min_length=1, description="A JSON merge patch: what it names is set, null removes."),
+    ]
+    evidence_pack: Annotated[
+        dict[str, Any], Meta(min_length=1, description="What the change rests on; it must not be empty.")
+    ] = {}
+    expected_version: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        Meta(description="The version that it has to have; 0: it must not be there yet."),
+    ] = None
+
+    def check(self) -> None:
+        effect_checks.check_line(self.entity_type, "/entity_type")
+        effect_checks.check_line(self.entity_id, "/entity_id")
+        if not self.evidence_pack:
+            raise InvalidPayload(
+                "/evidence_pack", "a change of an entity names the evidence that it rests on"
+            )
 
 
 class ScheduleTask(EffectSpec, frozen=True, kw_only=True):
-    """A task for later, once or again and again."""
+    """A task for later, once or again and again; it is scheduled with its outcome: exactly once."""
 
     EFFECT_TYPE: ClassVar[str] = "SCHEDULE_TASK"
 
-    task: str
-    run_at: Moment | None = None
-    cron: str | None = None
-    arguments: dict[str, Any] = {}
+    task: Annotated[str, Meta(min_length=1, max_length=200, description="The name of a handler.")]
+    run_at: Annotated[Moment | None, Meta(description="When to start it, once.")] = None
+    cron: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=200)] | None,
+        Meta(description="When to start it, again and again: five fields as cron has them."),
+    ] = None
+    timezone: Annotated[
+        str, Meta(min_length=1, max_length=100, description="Whose clock `cron` is read by.")
+    ] = "UTC"
+    arguments: Annotated[
+        dict[str, Any] | None, Meta(description="What the handler is started with; null is nothing.")
+    ] = None
+    name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=255)] | None,
+        Meta(description="What it is known by: the same name again replaces it. Its own key if not given."),
+    ] = None
 
     def check(self) -> None:
+        for field in ("task", "cron", "timezone", "name"):
+            effect_checks.check_line(getattr(self, field) or "", f"/{field}")
         if (self.run_at is None) == (self.cron is None):
             raise InvalidPayload("", "a task is scheduled by `run_at` or by `cron`: name one of the two")
+        if self.cron is None and self.timezone != "UTC":
+            raise InvalidPayload("/timezone", "it is for `cron`: a `run_at` has a zone of its own")
 
 
 BUILT_IN: Final[tuple[type[EffectSpec], ...]] = (

@@ -7,15 +7,20 @@ its predecessor. `sequence_number` and `persisted_at` are the store's own and ou
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta, Raw
 
 from runstone.core.ids import Digest, Id
 
-AggregateType: TypeAlias = Literal["SIGNAL", "RUN", "STEP", "EFFECT", "TOOL_CALL"]
-StreamKind: TypeAlias = Literal["SIGNAL", "RUN"]
+AggregateType: TypeAlias = Literal["SIGNAL", "RUN", "STEP", "EFFECT", "TOOL_CALL", "ENTITY", "SCHEDULE"]
+StreamKind: TypeAlias = Literal["SIGNAL", "RUN", "ENTITY", "SCHEDULE"]
+"""What a stream is about. What else changes, changes in a run's stream."""
+
+LASTING: Final[frozenset[StreamKind]] = frozenset({"ENTITY", "SCHEDULE"})
+"""Streams that outlive the runs which write to them: each is a correlation of its own (§ORD-37)."""
+
 Attempt: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
@@ -24,7 +29,9 @@ class EventDraft(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
 
     id: Annotated[Id, Meta(description="Unique over all events of all tenants; a UUIDv7.")]
     tenant_id: Annotated[Id, Meta(description="Whose event it is.")]
-    stream_id: Annotated[Id, Meta(description="The stream it belongs to: the id of its run or signal.")]
+    stream_id: Annotated[
+        Id, Meta(description="The stream it belongs to: the id of its run, signal, entity or schedule.")
+    ]
     run_id: Annotated[Id | None, Meta(description="The run it is about, where there is one.")] = None
     event_type: Annotated[str, Meta(description="A name from the catalogue, in the past tense.")]
     event_version: Annotated[int, Meta(ge=1, description="The version of event_data's form.")]

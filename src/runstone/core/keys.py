@@ -53,6 +53,16 @@ def control_signal_id(run_id: str, given: str) -> str:
     return given if is_id(given) else str(UUID(hex=digest(run_id, given)[:32], version=4))
 
 
+def entity_stream(tenant_id: str, entity_type: str, entity_id: str) -> str:
+    """The id of an entity's stream: whoever is the first to write to the entity finds the same (§ENT-28)."""
+    return str(UUID(hex=digest("entity", tenant_id, entity_type, entity_id)[:32], version=4))
+
+
+def schedule_stream(tenant_id: str, name: str) -> str:
+    """The id of a schedule's stream, from what the schedule is known by (§ENT-32)."""
+    return str(UUID(hex=digest("schedule", tenant_id, name)[:32], version=4))
+
+
 def tool_cache_key(tenant_id: str, tool_name: str, arguments: Raw | bytes) -> str:
     """Where a tool's result is remembered, for one tenant."""
     return f"tool:{tenant_id}:{tool_name}:{content_hash(arguments)}"

@@ -21,7 +21,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         Full jitter: anything between nothing and the exponential bound, so that what failed
         together does not come back together.
         """
-        bound = min(self.cap, self.base * (1 << min(retry, 30)))
+        factor = 1 << min(retry, 30)
+        # What lies far beyond the cap may be more than a timedelta can hold.
+        bound = self.cap if self.base > self.cap / factor else min(self.cap, self.base * factor)
         return bound * jitter
 
 

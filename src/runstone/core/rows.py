@@ -6,21 +6,26 @@ touched; `all_rows` gives every row of a stream, for the audit and for rebuildin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from runstone.core.effect import Effect, OutboxEntry, outbox_entry
-from runstone.core.fold import RunFold
+from runstone.core.entity import Entity
+from runstone.core.events import StreamKind
+from runstone.core.fold import EntityFold, RunFold, ScheduleFold, SignalFold, StreamFold
 from runstone.core.run import QueueEntry, Run, code_rank
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
-from runstone.core.state import RunState, SignalState
+from runstone.core.state import EntityState, RunState, ScheduleState, SignalState, StreamState
 from runstone.core.step import Step, StepCorrection
 from runstone.core.toolcall import ToolCall
 from runstone.core.transitions import RUN
 
 _T = TypeVar("_T")
 
-Row: TypeAlias = Signal | Run | Step | StepCorrection | Effect | OutboxEntry | ToolCall | QueueEntry
+Row: TypeAlias = (
+    Signal | Run | Step | StepCorrection | Effect | OutboxEntry | ToolCall | QueueEntry | Entity | Schedule
+)
 
 TABLES: Final[dict[type[Row], str]] = {
     Signal: "signals",
@@ -31,8 +36,13 @@ TABLES: Final[dict[type[Row], str]] = {
     OutboxEntry: "outbox_events",
     ToolCall: "tool_calls",
     QueueEntry: "run_queue",
+    Entity: "entities",
+    Schedule: "schedules",
 }
 """The table of each kind of row, parents before children."""
+
+STREAM_TABLES: Final = frozenset({"signals", "runs", "entities", "schedules"})
+"""Tables whose rows are their stream themselves and have its id. Rows of others have the id of their run."""
 
 CHANGING: Final[dict[type[Row], tuple[str, ...]]] = {
     Signal: ("processed_at", "status"),
@@ -47,9 +57,24 @@ CHANGING: Final[dict[type[Row], tuple[str, ...]]] = {
     OutboxEntry: ("processed_at", "status", "retry_count", "next_retry_at", "result", "error_details"),
     ToolCall: ("completed_at", "status", "result", "error_details", "execution_duration_ms", "cache_hit"),
     QueueEntry: ("code_rank", "started", "wake_at", "news_seq"),
+    Entity: (
+        *("version", "data", "evidence_pack", "source_id", "source_hash", "timestamp", "inference"),
+        *("run_id", "effect_id", "updated_at"),
+    ),
+    Schedule: (
+        *("version", "task", "cron", "timezone", "arguments", "status", "next_at", "fired"),
+        *("last_fired_at", "last_run_id", "run_id", "effect_id", "scheduled_seq", "updated_at"),
+    ),
 }
 """What events, or a newer fold of them, can change of a row that is there, in the order of its fields: a
 store need not write the rest again, nor its indexes."""
+
+RISING: Final[dict[type[Row], str]] = {Entity: "version"}
+"""What has to be more than it was whenever such a row is written again; only a rebuild may do otherwise."""
+
+
+NEVER_LESS: Final[dict[type[Row], tuple[str, ...]]] = {Schedule: ("version", "fired")}
+"""What must not be less than it was when such a row is written again; only a rebuild may do otherwise."""
 
 
 def queue_entry(state: RunState | RunFold) -> QueueEntry | None:
@@ -70,8 +95,34 @@ def queue_entry(state: RunState | RunFold) -> QueueEntry | None:
     )
 
 
-def changed_rows(fold: RunFold) -> tuple[Row, ...]:
-    """The rows that were made or changed since the fold's last mark."""
+def row_id(row: Row) -> str:
+    """What a row is known by in its table."""
+    return row.run_id if isinstance(row, QueueEntry) else row.id
+
+
+def changed_rows(fold: StreamFold) -> tuple[Row, ...]:
+    """The rows that were made or changed since the fold's last mark; a queue row is not among them."""
+    return _ROWS[fold.KIND].changed(fold)
+
+
+def all_rows(state: StreamState) -> tuple[Row, ...]:
+    """Every row of a stream, in a fixed order."""
+    return _ROWS[state.KIND].all(state)
+
+
+def _changed_signal(fold: SignalFold) -> tuple[Row, ...]:
+    return (fold.signal,) if fold.changed and fold.signal else ()
+
+
+def _changed_entity(fold: EntityFold) -> tuple[Row, ...]:
+    return (fold.entity,) if fold.changed and fold.entity else ()
+
+
+def _changed_schedule(fold: ScheduleFold) -> tuple[Row, ...]:
+    return (fold.schedule,) if fold.changed and fold.schedule else ()
+
+
+def _changed_run(fold: RunFold) -> tuple[Row, ...]:
     rows: list[Row] = []
     if fold.run is not None and fold.run_changed:
         rows.append(fold.run)
@@ -84,10 +135,19 @@ def changed_rows(fold: RunFold) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def all_rows(state: SignalState | RunState) -> tuple[Row, ...]:
-    """Every row of a stream, in a fixed order."""
-    if isinstance(state, SignalState):
-        return (state.signal,) if state.signal else ()
+def _all_of_signal(state: SignalState) -> tuple[Row, ...]:
+    return (state.signal,) if state.signal else ()
+
+
+def _all_of_entity(state: EntityState) -> tuple[Row, ...]:
+    return (state.entity,) if state.entity else ()
+
+
+def _all_of_schedule(state: ScheduleState) -> tuple[Row, ...]:
+    return (state.schedule,) if state.schedule else ()
+
+
+def _all_of_run(state: RunState) -> tuple[Row, ...]:
     rows: list[Row] = [state.run] if state.run else []
     effects = _by_id(state.effects)
     rows += state.steps.values()
@@ -102,3 +162,18 @@ def all_rows(state: SignalState | RunState) -> tuple[Row, ...]:
 
 def _by_id(entities: Mapping[str, _T]) -> list[_T]:
     return [entities[entity_id] for entity_id in sorted(entities)]
+
+
+class _Rows(NamedTuple):
+    """How the rows of one kind of stream are found: those that changed, and all."""
+
+    changed: Callable[[Any], tuple[Row, ...]]
+    all: Callable[[Any], tuple[Row, ...]]
+
+
+_ROWS: Final[dict[StreamKind, _Rows]] = {
+    "SIGNAL": _Rows(_changed_signal, _all_of_signal),
+    "RUN": _Rows(_changed_run, _all_of_run),
+    "ENTITY": _Rows(_changed_entity, _all_of_entity),
+    "SCHEDULE": _Rows(_changed_schedule, _all_of_schedule),
+}

@@ -13,7 +13,7 @@ import msgspec
 from runstone.core.bundle import Manifest
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.contract import CONTRACT_VERSION, AppendResult, CanonicalEngineEvent
-from runstone.core.effect_specs import BUILT_IN
+from runstone.core.effect_specs import BUILT_IN, EffectSpec
 from runstone.core.events import Event
 from runstone.core.payloads import InputContext, OutputResult, Payload
 from runstone.core.pipeline import FolderSnapshot
@@ -40,7 +40,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     for event_type, payload in sorted(CATALOGUE.types.items()):
         found[f"payloads/{event_type}.schema.json"] = _payload_schema(event_type, payload)
     for spec in BUILT_IN:
-        found[f"effects/{spec.EFFECT_TYPE}.schema.json"] = _schema(spec.EFFECT_TYPE, spec)
+        found[f"effects/{spec.EFFECT_TYPE}.schema.json"] = _effect_schema(spec)
     return found
 
 
@@ -50,6 +50,17 @@ def _schema(name: str, kind: type) -> dict[str, Any]:
         "$id": f"urn:runstone:{name}:{CONTRACT_VERSION}",
         **msgspec.json.schema(kind),
     }
+
+
+def _effect_schema(spec: type[EffectSpec]) -> dict[str, Any]:
+    schema = _schema(spec.EFFECT_TYPE, spec)
+    described = schema["$defs"][spec.__name__]
+    described["required"] = sorted(
+        {*described["required"], *spec.DEMANDED}, key=list(described["properties"]).index
+    )
+    for field in spec.DEMANDED:
+        described["properties"][field].pop("default")
+    return schema
 
 
 def _payload_schema(event_type: str, payload: type[Payload]) -> dict[str, Any]:

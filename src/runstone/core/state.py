@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 from msgspec import Raw
 
 from runstone.core.chain import GENESIS
 from runstone.core.effect import Compensation, Effect
+from runstone.core.entity import Entity
+from runstone.core.events import StreamKind
 from runstone.core.ids import Id
 from runstone.core.pipeline import PipelineState
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.step import Step, StepCorrection
 from runstone.core.toolcall import ToolCall
@@ -31,6 +34,8 @@ FOLD_VERSION: Final = 1
 
 class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     """Where a stream stands: what the next commit is decided on."""
+
+    KIND: ClassVar[StreamKind]
 
     stream_id: Id
     tenant_id: Id
@@ -51,9 +56,27 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
 class SignalState(StreamState, frozen=True, kw_only=True):
     """The fold of a signal's stream."""
 
+    KIND: ClassVar[StreamKind] = "SIGNAL"
+
     signal: Signal | None = None
     payload_event: str | None = None
     """The event that holds the signal's payload."""
+
+
+class EntityState(StreamState, frozen=True, kw_only=True):
+    """The fold of an entity's stream."""
+
+    KIND: ClassVar[StreamKind] = "ENTITY"
+
+    entity: Entity | None = None
+
+
+class ScheduleState(StreamState, frozen=True, kw_only=True):
+    """The fold of a schedule's stream."""
+
+    KIND: ClassVar[StreamKind] = "SCHEDULE"
+
+    schedule: Schedule | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -66,6 +89,8 @@ class Answer(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 class RunState(StreamState, frozen=True, kw_only=True):
     """The fold of a run's stream."""
+
+    KIND: ClassVar[StreamKind] = "RUN"
 
     run: Run | None = None
     steps: Mapping[str, Step] = {}

@@ -7,8 +7,8 @@ from datetime import datetime
 import msgspec
 
 from runstone.core.events import Event, StreamKind
-from runstone.core.fold import fold_run, fold_signal
-from runstone.core.state import RunState, SignalState
+from runstone.core.fold import KINDS, fold_stream, new_state
+from runstone.core.state import StreamState
 from runstone.errors import UnreadableEvent
 
 
@@ -30,11 +30,9 @@ class Stream(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     head: StreamHead
     events: tuple[Event, ...]
 
-    def fold(self) -> SignalState | RunState:
+    def fold(self) -> StreamState:
         """The state its events add up to."""
-        stream_id, tenant_id = self.head.stream_id, self.head.tenant_id
-        if self.head.kind == "SIGNAL":
-            return fold_signal(SignalState(stream_id=stream_id, tenant_id=tenant_id), self.events)
-        if self.head.kind == "RUN":
-            return fold_run(RunState(stream_id=stream_id, tenant_id=tenant_id), self.events)
-        raise UnreadableEvent(f"Stream {stream_id} is of a kind that nobody knows: {self.head.kind!r}")
+        stream_id, kind = self.head.stream_id, self.head.kind
+        if kind not in KINDS:
+            raise UnreadableEvent(f"Stream {stream_id} is of a kind that nobody knows: {kind!r}")
+        return fold_stream(new_state(kind, stream_id, self.head.tenant_id), self.events)

@@ -13,8 +13,8 @@ from hashlib import sha256
 import msgspec
 
 from runstone.core import codec
-from runstone.core.events import StreamKind
-from runstone.core.state import RunState
+from runstone.core.events import LASTING, StreamKind
+from runstone.core.state import RunState, SignalState
 from runstone.core.stream import Stream, StreamHead
 from runstone.core.transitions import EFFECT, RUN
 from runstone.errors import RunArchived, StaleSequence
@@ -88,6 +88,8 @@ def unfinished(streams: Iterable[Stream]) -> str | None:
     What a person may still have to decide has not: a dead letter, an outcome that nobody knows.
     """
     for stream in streams:
+        if stream.head.kind in LASTING:
+            return f"{stream.head.kind.lower()} {stream.head.stream_id} outlives the runs that write to it"
         state = stream.fold()
         if not isinstance(state, RunState):
             continue
@@ -127,7 +129,7 @@ def bury(
 
 def _tombstone(stream: Stream, archive: str, bundle: str, bundle_sha256: str, now: datetime) -> Tombstone:
     state = stream.fold()
-    signal = None if isinstance(state, RunState) else state.signal
+    signal = state.signal if isinstance(state, SignalState) else None
     run = state.run if isinstance(state, RunState) else None
     stone = Tombstone(
         stream_id=stream.head.stream_id,

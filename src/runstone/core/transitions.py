@@ -18,6 +18,7 @@ EffectStatus: TypeAlias = Literal[
     "PENDING", "EXECUTING", "COMPLETED", "FAILED", "DEAD_LETTER", "UNKNOWN", "CANCELLED"
 ]
 ToolCallStatus: TypeAlias = Literal["PENDING", "COMPLETED", "FAILED"]
+ScheduleStatus: TypeAlias = Literal["ACTIVE", "DONE", "CANCELLED"]
 
 Table: TypeAlias = Mapping[str, frozenset[str]]
 
@@ -115,4 +116,15 @@ TOOL_CALL: Final = Machine(
     },
 )
 
-MACHINES: Final = (SIGNAL, RUN, STEP, EFFECT, TOOL_CALL)
+SCHEDULE: Final = Machine(
+    "schedule",
+    "ACTIVE",
+    {
+        "ACTIVE": ("ACTIVE", "DONE", "CANCELLED"),
+        "DONE": ("ACTIVE",),
+        "CANCELLED": ("ACTIVE",),
+    },
+)
+"""It never ends: its name can be scheduled again."""
+
+MACHINES: Final = (SIGNAL, RUN, STEP, EFFECT, TOOL_CALL, SCHEDULE)

@@ -15,9 +15,11 @@ import msgspec
 
 from runstone.core import codec
 from runstone.core.chain import GENESIS, event_hash
-from runstone.core.rows import TABLES, Row, all_rows
-from runstone.core.run import QueueEntry, Run
-from runstone.core.state import RunState, SignalState
+from runstone.core.events import LASTING, Event
+from runstone.core.rows import TABLES, Row, all_rows, row_id
+from runstone.core.run import Run
+from runstone.core.schedule import CHANNEL
+from runstone.core.state import StreamState
 from runstone.core.step import Step
 from runstone.core.stream import Stream
 
@@ -57,7 +59,7 @@ def verify_events(stream: Stream) -> list[Finding]:
     return findings
 
 
-def _audit(stream: Stream) -> tuple[list[Finding], SignalState | RunState | None]:
+def _audit(stream: Stream) -> tuple[list[Finding], StreamState | None]:
     findings = [*_check_sequence(stream), *_check_chain(stream), *_check_envelopes(stream)]
     try:
         return findings, stream.fold()
@@ -67,8 +69,16 @@ def _audit(stream: Stream) -> tuple[list[Finding], SignalState | RunState | None
 
 
 def verify_causes(streams: Sequence[Stream]) -> list[Finding]:
-    """Whether every cause in a correlation exists and none leads back to itself (§ORD-20, §ORD-21)."""
+    """Whether every cause in a correlation exists and none leads back to itself (§ORD-20, §ORD-21).
+
+    That of what outlives runs lies with the run that asked, wherever that may be by now (§ORD-39); that of
+    a task whose time has come lies with its schedule (§ORD-40).
+    """
     causes = {event.id: event.causation_id for stream in streams for event in stream.events}
+    for stream in streams:
+        for event in _caused_elsewhere(stream):
+            if event.causation_id not in causes:
+                causes[event.id] = None
     findings: list[Finding] = []
     rooted: set[str] = set()
     for stream in streams:
@@ -78,6 +88,30 @@ def verify_causes(streams: Sequence[Stream]) -> list[Finding]:
                 place = f"run_seq {event.run_seq}"
                 findings.append(_finding(stream, "causation", place, "causes that lead to a root", problem))
     return findings
+
+
+def _caused_elsewhere(stream: Stream) -> Sequence[Event]:
+    """Events whose cause may lie in another correlation."""
+    if stream.head.kind in LASTING:
+        return stream.events
+    return [event for event in stream.events[:1] if _is_scheduled(event)]
+
+
+def _is_scheduled(event: Event) -> bool:
+    """Whether an event is the signal that a schedule has sent."""
+    if event.event_type != "SIGNAL_RECEIVED":
+        return False
+    try:
+        return _read_source(event.event_data).source_channel == CHANNEL
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False  # it does not fold: that is a finding already
+
+
+class _Source(msgspec.Struct):
+    source_channel: str
+
+
+_read_source: Final = codec.reader(_Source)
 
 
 def _walk(event_id: str, causes: dict[str, str | None], rooted: set[str]) -> str | None:
@@ -184,7 +218,7 @@ def _check_counters(stream: Stream, stored: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _identity(row: Row) -> tuple[str, str]:
-    return TABLES[type(row)], row.run_id if isinstance(row, QueueEntry) else row.id
+    return TABLES[type(row)], row_id(row)
 
 
 def _finding(stream: Stream, check: str, place: str, expected: str, found: str) -> Finding:

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw
 
 from runstone.core import commands
 from runstone.core.effect import EFFECT_WAIT, effect_wait
-from runstone.core.effect_specs import EffectSpec
+from runstone.core.effect_specs import EffectSpec, ScheduleTask
 from runstone.core.payloads import OutputResult, WaitSpec
 from runstone.core.retry import RetryPolicy
 from runstone.core.step import Step
@@ -25,6 +25,7 @@ from runstone.engine.requests import StepRequest, value_of
 from runstone.engine.scope import current_scope
 from runstone.engine.values import Shape, write
 from runstone.errors import EffectFailed, InvalidPayload, RegistrationError, StepFailed
+from runstone.ports.calendar import check_cron
 from runstone.ports.clock import Clock
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
@@ -174,6 +175,8 @@ class Run:
         scope = current_scope()
         step_key = scope.key(name)
         checked = spec.checked()
+        if isinstance(spec, ScheduleTask) and spec.cron is not None:
+            check_cron(spec.cron, spec.timezone)
         policy = retry or spec.RETRIES
         effect = commands.RequestEffect(
             step_key=step_key,

@@ -17,8 +17,10 @@ from msgspec import UNSET, Raw, UnsetType
 
 from runstone.core import codec
 from runstone.core.codec import NULL
+from runstone.core.commands import CreateRun
 from runstone.core.decide import Case
-from runstone.core.payloads import StepType
+from runstone.core.payloads import RunType, StepType
+from runstone.core.schedule import CHANNEL
 from runstone.engine.policy import ONCE, Retry
 from runstone.engine.values import Signature, write
 from runstone.errors import InvalidPayload, RegistrationError
@@ -146,6 +148,27 @@ class Handler(Generic[A, R]):
                 error.pointer, f"{self.name} cannot be started with {value!r:.80}: {error.reason}"
             ) from error
 
+    @property
+    def takes_schedule(self) -> bool:
+        """Whether a schedule hands it the whole signal: when it was due, and by which schedule."""
+        return getattr(self.signal, "SIGNAL_TYPE", None) == "SCHEDULED_TASK"
+
+    def create(
+        self, value: Any, run_type: RunType, *, version: str, key: str | None = None, lane: bool = True
+    ) -> CreateRun:
+        """What a run of it is created with, for this value; without a `lane`, it stands in no line."""
+        line = self.key(value) if self.key and lane else self.name
+        return CreateRun(
+            plan_id=self.name,
+            plan_version=self.version,
+            orchestrator_version=version,
+            run_type=run_type,
+            key=key,
+            lane=f"{self.name}/{line}" if self.concurrency and lane else None,
+            lane_limit=self.concurrency or 1,
+            approval_required=self.approval,
+        )
+
     def check_carry(self, carry: Raw) -> None:
         """Refuses what the next generation could not be started with."""
         if self.signature.names:
@@ -158,13 +181,14 @@ class Handler(Generic[A, R]):
             return case.run.carry
         assert case.signal.signal is not None, "every run has a signal"
         payload = case.signal.whole(case.signal.signal.normalized_payload)
-        if case.signal.signal.source_channel == START_CHANNEL:
+        channel = case.signal.signal.source_channel
+        if channel == START_CHANNEL or (channel == CHANNEL and not self.takes_schedule):
             return _read_started(payload).arguments
         return payload
 
 
 class _Started(msgspec.Struct):
-    """The signal that `app.start` writes, as far as a handler is concerned."""
+    """The signal that `app.start` or a schedule writes, as far as a handler is concerned."""
 
     arguments: Raw = NULL
 

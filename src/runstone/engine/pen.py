@@ -85,6 +85,8 @@ class Pen:
         self._under_way: asyncio.Future[Committed] | None = None
         self._mending: asyncio.Task[None] | None = None
         self._dropped = False
+        self._broken = False
+        """What it holds is not what the log has: nothing is read on top of that."""
         self._alone = Patience(VISIBLE_AFTER, self._start)
         self._overdue = Patience(self._budget, self._lose_patience)
         self._doubtful: list[tuple[frozenset[str], Sequence[Wanted]]] = []
@@ -166,7 +168,7 @@ class Pen:
 
     def _start(self) -> None:
         """Not at once: what other branches want written in this turn goes down with it."""
-        if not self._busy and (self._pending or self._news):
+        if not self._busy and not self._broken and (self._pending or self._news):
             self._busy = True
             asyncio.get_running_loop().call_soon(self._write)
 
@@ -242,6 +244,7 @@ class Pen:
     def _break_off(self, error: BaseException) -> None:
         """Nothing more is written: what is decided here may rest on what the log does not have."""
         self.drop()
+        self._broken = True
         self._busy = self._committing = False
         self._failed(error)
 

@@ -136,9 +136,12 @@ class Worker:
         self._idle.clear()
         unlisten = self._bell.listen(self._rung)
         heartbeat = asyncio.ensure_future(self._beat())
+        heartbeat.add_done_callback(lambda _: self._wake.set())
         try:
             while not self._stopping:
                 self._wake.clear()
+                if heartbeat.done():  # whoever cannot keep its lease claims nothing
+                    heartbeat.result()
                 claimed = await self._claim()
                 if claimed == 0 or self.free == 0:
                     with suppress(TimeoutError):

@@ -1,7 +1,7 @@
 """The executors that come with Runstone, as the settings have them; loaded when their first effect goes out.
 
-`API_CALL` and `WEBHOOK_CALL` need no settings. Mail, chat and notices are served where their part of the
-settings says how.
+`SOR_UPDATE`, `SCHEDULE_TASK`, `API_CALL` and `WEBHOOK_CALL` need no settings. Mail, chat and notices are
+served where their part of the settings says how.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from runstone.core.effect_specs import (
     ApiCall,
     EffectSpec,
     NotifyUser,
+    ScheduleTask,
     SendChatMessage,
     SendEmail,
+    SorUpdate,
     WebhookCall,
 )
 from runstone.errors import SettingsInvalid
 from runstone.outbox.alerts import Notify
+from runstone.outbox.executors.entities import EntityUpdates
+from runstone.outbox.executors.schedules import TaskSchedules
 from runstone.outbox.services import TIMEOUT, Service
 from runstone.ports.executor import EffectCall, Executor, Outcome
+from runstone.ports.tasks import Tasks
 
 INSTALL: Final = "pip install 'runstone[effects]'"
 _SECURITY: Final = {"smtp": "none", "smtp+starttls": "starttls", "smtps": "tls"}
@@ -59,9 +64,22 @@ class LazyExecutor:
             await self._made.aclose()
 
 
-def built_in_services(settings: Mapping[str, Any], secrets: Mapping[str, str]) -> list[Service]:
+def inner_services(tasks: Tasks | None = None) -> list[Service]:
+    """What is done in our own store, wherever effects are: it needs neither settings nor an outside.
+
+    Tasks are scheduled where somebody knows which there are.
+    """
+    services = [Service(spec=SorUpdate, executor=EntityUpdates())]
+    if tasks is not None:
+        services.append(Service(spec=ScheduleTask, executor=TaskSchedules(tasks)))
+    return services
+
+
+def built_in_services(
+    settings: Mapping[str, Any], secrets: Mapping[str, str], tasks: Tasks | None = None
+) -> list[Service]:
     """Everything that these settings serve: the tables `http`, `email`, `chat` and `notify`."""
-    services: list[Service] = []
+    services = inner_services(tasks)
     if _installed("httpx2", needed="http" in settings or "chat" in settings):
         http = LazyExecutor(lambda: _http(settings.get("http", {}), secrets))
         services += [_service(kind, http, settings.get("http")) for kind in (ApiCall, WebhookCall)]

@@ -16,6 +16,8 @@ from runstone.errors import InvalidPayload, RetryableError, TerminalError
 from runstone.ports.executor import Failed, Outcome, Succeeded
 
 LONGEST_MESSAGE: Final = 2000
+LONGEST_WAIT: Final = timedelta(days=365)
+"""Between two tries, whoever asks for more: there has to be a date for it."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +97,7 @@ def report(
 def retry_delay(policy: RetryPolicy, retry: int, jitter: float, retry_after: timedelta | None) -> timedelta:
     """Full jitter, and never earlier than the other side asked for (§OUT-16, §OUT-20)."""
     delay = policy.delay(retry, jitter)
-    return delay if retry_after is None else max(delay, retry_after)
+    return min(LONGEST_WAIT, delay if retry_after is None else max(delay, retry_after))
 
 
 def raised(error: BaseException) -> Failed:

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable
 from concurrent.futures import Executor as Threads
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 from msgspec import Raw
@@ -17,21 +17,36 @@ from msgspec import Raw
 from runstone.core.effect_specs import EffectSpec
 from runstone.core.retry import RetryPolicy, effect_retries
 from runstone.errors import RegistrationError
-from runstone.ports.executor import EffectCall, Executor, Failed, Outcome, Succeeded
+from runstone.ports.executor import EffectCall, Executor, Failed, InnerExecutor, Outcome, Succeeded
 
 TIMEOUT: Final = timedelta(seconds=30)
+
+
+@functools.cache  # to look a protocol over takes longer than to record an outcome
+def _is_inner(kind: type) -> bool:
+    return issubclass(kind, InnerExecutor)
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
     """One type of effect, and who does it."""
 
     spec: type[EffectSpec]
-    executor: Executor
+    executor: Executor | InnerExecutor
     timeout: timedelta = TIMEOUT
 
     @property
     def effect_type(self) -> str:
         return self.spec.EFFECT_TYPE
+
+    @property
+    def inner(self) -> InnerExecutor | None:
+        """Who does it in our own store, if that is where it is done."""
+        return cast(InnerExecutor, self.executor) if _is_inner(type(self.executor)) else None
+
+    @property
+    def outer(self) -> Executor | None:
+        """Who does it outside."""
+        return None if _is_inner(type(self.executor)) else cast(Executor, self.executor)
 
     @property
     def retries(self) -> RetryPolicy:

@@ -2,17 +2,20 @@
 
 The dispatcher claims, asks the ledger, calls an executor and records what came of it. An executor
 knows nothing of stores: it gets one call, and says how it went. It is called again with the same
-key after a crash or a failure, and passes that key to its service (§OUT-19).
+key after a crash or a failure, and passes that key to its service (§OUT-19). What lives in our own store
+has an inner executor instead: it is done with its outcome, or not at all (§OUT-55).
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from runstone.core.commit import StreamWriter
 from runstone.core.effect_specs import EffectSpec
+from runstone.core.events import StreamKind
 from runstone.core.payloads import ErrorInfo
 
 
@@ -83,4 +86,25 @@ class Executor(Protocol):
 
     async def aclose(self) -> None:
         """Lets go of connections. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class InnerExecutor(Protocol):
+    """Does one type of effect in our own store, in the transaction of its outcome: exactly once (§OUT-55).
+
+    It neither reads nor writes: it is shown one stream as it is, and records on it what is to be committed
+    with the outcome. Whenever another was faster, there or in the run's own stream, it is asked again, with
+    the stream as it is by then. So it has to be quick, and to depend on nothing but what it is given.
+    """
+
+    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
+        """The kind and the id of the stream it writes to, which may not be there yet."""
+        ...
+
+    def perform(self, call: EffectCall, stream: StreamWriter[Any], cause: str) -> Outcome:
+        """Records what it does, caused by `cause`: the event that the effect's own stream has of it.
+
+        After `Failed` or an exception, which mean the same as for an `Executor`, nothing of it is written.
+        """
         ...

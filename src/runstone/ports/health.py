@@ -42,6 +42,16 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     example: str
 
 
+class Unfired(msgspec.Struct, frozen=True, kw_only=True):
+    """Schedules of one task that are due and that nobody has fired."""
+
+    task: str
+    count: int
+    since: datetime
+    example: str
+    """The name of one."""
+
+
 class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     """How the work in a store is going, over all tenants."""
 
@@ -55,6 +65,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int = 0
     unknown_effects: int = 0
     paused: tuple[Stuck, ...] = ()
+    unfired: tuple[Unfired, ...] = ()
 
 
 class Health(Protocol):

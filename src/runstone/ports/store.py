@@ -25,13 +25,16 @@ from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
 from runstone.core.effect import Effect
+from runstone.core.entity import Entity
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
+from runstone.core.state import ScheduleState
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus, ScheduleStatus
 from runstone.ports.health import Health
 from runstone.ports.retention import Retention
 
@@ -40,6 +43,33 @@ class Committed(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The commit is durable. `repeated`: it had been before, and this submission wrote nothing."""
 
     repeated: bool = False
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """A stream, and how much of it its reader has."""
+
+    tenant_id: str
+    stream_id: str
+    after_seq: int = 0
+
+
+class DueSchedule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A schedule and the head of its stream, both as of one moment: what its next event is decided on."""
+
+    schedule: Schedule
+    head: StreamHead
+
+    @property
+    def state(self) -> ScheduleState:
+        """Where the stream stands, without its history: that of a schedule may be as long as it likes."""
+        return ScheduleState(
+            stream_id=self.head.stream_id,
+            tenant_id=self.head.tenant_id,
+            last_seq=self.head.last_seq,
+            head=self.head.head,
+            last_at=self.head.last_at,
+            schedule=self.schedule,
+        )
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -59,7 +89,11 @@ class EffectClaim(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     effect: Effect
+    signal_id: str | None
+    """The signal of its run, if the run's row is there: who is to record its outcome reads both at once."""
     fence: int
+    claims: int
+    """How often it was claimed since its last outcome: this time too, not when it was put back (§OUT-71)."""
 
 
 class EffectGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,12 +171,16 @@ class Host(EventLog, Protocol):
 
         A write may name outbox entries that its writer holds: `StaleClaim` when the fence of one is
         not that of the hold, after the checks above. A hold with `release` ends with the commit: the
-        entry has no owner then, and is due as its row says (§OUT-13).
+        entry has no owner and no claims then, and is due as its row says (§OUT-13).
         """
         ...
 
     async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
         """A stream's head and its events above `after_seq`, as of one moment; none if there is none."""
+        ...
+
+    async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
+        """The same for many streams, of several tenants too, all as of one moment; in the order asked for."""
         ...
 
     async def claim(
@@ -189,8 +227,8 @@ class Host(EventLog, Protocol):
         Pending ones; failed ones whose `next_retry_at` is past; ones under way whose lease is over:
         in every case only when no lease, and no rest that `release_effects` gave them, is running. One
         statement: two claims never get the same entry. It sets owner, lease and a new, higher fence,
-        and writes no event. Tenants get equal shares, none more than `per_tenant` with what it holds
-        already; within a tenant the one that has been due longest goes first.
+        counts the claim, and writes no event. Tenants get equal shares, none more than `per_tenant` with
+        what it holds already; within a tenant the one that has been due longest goes first.
         """
         ...
 
@@ -209,7 +247,23 @@ class Host(EventLog, Protocol):
     ) -> int:
         """Puts entries of the worker's back, to be claimed at once or not before `until`; how many.
 
-        Their fences are raised: an outcome that is still on its way comes too late. No retry is counted.
+        Their fences are raised: an outcome that is still on its way comes too late. No retry is counted, and
+        the claim is not either.
+        """
+        ...
+
+    async def due_schedules(
+        self,
+        *,
+        tasks: Sequence[str],
+        until: datetime,
+        after: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[DueSchedule]:
+        """Active schedules of all tenants and of these tasks whose `next_at` is not after `until`.
+
+        By `next_at` and id; `after` is where the page before ended. Nothing is claimed: whoever commits first
+        on the head that is given here has fired it, and all others are refused.
         """
         ...
 
@@ -285,6 +339,37 @@ class Queries(Protocol):
         self, tenant_id: str, *, status: EffectStatus | None = None
     ) -> Sequence[EffectGroup]:
         """How many effects there are by status, type and error code, ordered by these."""
+        ...
+
+    async def get_entity(self, tenant_id: str, stream_id: str) -> Entity | None:
+        """The entity of this stream; `core.keys.entity_stream` says which one that is."""
+        ...
+
+    async def list_entities(
+        self,
+        tenant_id: str,
+        *,
+        entity_type: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[Entity]:
+        """Entities by type and id, in the order of their bytes; `after` is the last of the page before."""
+        ...
+
+    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
+        """The schedule of this stream; `core.keys.schedule_stream` says which one that is."""
+        ...
+
+    async def list_schedules(
+        self,
+        tenant_id: str,
+        *,
+        status: ScheduleStatus | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Schedule]:
+        """Schedules by name, in the order of its bytes; `after` is the last name of the page before."""
         ...
 
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:

@@ -18,24 +18,28 @@ from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
 from runstone.core.effect import Effect
+from runstone.core.entity import Entity
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.stream import Stream, StreamHead
 from runstone.core.tombstone import Resting, Tombstone
-from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus, ScheduleStatus
 from runstone.errors import OutcomeUnknown, StoreBusy
 from runstone.ports.health import Problem, Vitals
 from runstone.ports.retention import Expired
 from runstone.ports.store import (
     Claim,
     Committed,
+    DueSchedule,
     EffectClaim,
     EffectGroup,
     FeedItem,
     FeedPosition,
+    Place,
     Store,
 )
 
@@ -124,6 +128,9 @@ class FaultyStore:
     async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
         return await self._do(self.store.load(tenant_id, stream_id, after_seq=after_seq))
 
+    async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
+        return await self._do(self.store.load_many(places))
+
     async def claim(
         self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
     ) -> Sequence[Claim]:
@@ -162,6 +169,18 @@ class FaultyStore:
         self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
     ) -> int:
         return await self._do(self.store.release_effects(worker_id, effect_ids, until=until))
+
+    async def due_schedules(
+        self,
+        *,
+        tasks: Sequence[str],
+        until: datetime,
+        after: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[DueSchedule]:
+        return await self._do(
+            self.store.due_schedules(tasks=tasks, until=until, after=after, limit=limit)
+        )
 
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
@@ -235,6 +254,37 @@ class FaultyStore:
         self, tenant_id: str, *, status: EffectStatus | None = None
     ) -> Sequence[EffectGroup]:
         return await self._do(self.store.effect_groups(tenant_id, status=status))
+
+    async def get_entity(self, tenant_id: str, stream_id: str) -> Entity | None:
+        return await self._do(self.store.get_entity(tenant_id, stream_id))
+
+    async def list_entities(
+        self,
+        tenant_id: str,
+        *,
+        entity_type: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[Entity]:
+        return await self._do(
+            self.store.list_entities(tenant_id, entity_type=entity_type, after=after, limit=limit)
+        )
+
+    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
+        return await self._do(self.store.get_schedule(tenant_id, stream_id))
+
+    async def list_schedules(
+        self,
+        tenant_id: str,
+        *,
+        status: ScheduleStatus | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Schedule]:
+        return await self._do(
+            self.store.list_schedules(tenant_id, status=status, task=task, after=after, limit=limit)
+        )
 
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         return await self._do(self.store.rows(tenant_id, stream_id))

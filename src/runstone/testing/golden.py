@@ -27,9 +27,10 @@ from runstone.core.ids import uuid7
 from runstone.core.state import RunState, SignalState
 from runstone.core.stream import Stream
 from runstone.engine.context import Run
-from runstone.engine.execution import Execution, Waiter
+from runstone.engine.execution import Execution
 from runstone.engine.functions import Handler
 from runstone.engine.values import write
+from runstone.engine.waiting import Waiter
 from runstone.ports.store import Claim
 from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
 from runstone.testing.memory import MemoryData, MemoryStore

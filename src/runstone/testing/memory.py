@@ -22,17 +22,28 @@ from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
 from runstone.core.effect import Effect
+from runstone.core.entity import Entity
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import QueueEntry, Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot, project_run, run_snapshot
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus, ScheduleStatus
 from runstone.errors import StaleSequence, StoreClosed
 from runstone.ports.clock import Clock
-from runstone.ports.store import Claim, Committed, EffectClaim, EffectGroup, FeedItem, FeedPosition
+from runstone.ports.store import (
+    Claim,
+    Committed,
+    DueSchedule,
+    EffectClaim,
+    EffectGroup,
+    FeedItem,
+    FeedPosition,
+    Place,
+)
 from runstone.testing.memory_data import EffectLease, MemoryData, MemoryStream, name
 from runstone.testing.memory_upkeep import MemoryUpkeep
 
@@ -99,6 +110,14 @@ class MemoryStore(MemoryUpkeep):
     async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
         stream = await self._find(tenant_id, stream_id)
         return stream.whole(after_seq) if stream else None
+
+    async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
+        await self._turn()
+        found = [(place, self.data.streams.get(place.stream_id)) for place in places]
+        return [
+            stream.whole(place.after_seq) if stream and stream.head.tenant_id == place.tenant_id else None
+            for place, stream in found
+        ]
 
     async def commit(self, commit: Commit) -> Committed:
         now = await self._turn()
@@ -208,8 +227,14 @@ class MemoryStore(MemoryUpkeep):
                 if queue and len(claims) < limit:
                     _, _, effect, held = queue.pop(0)
                     held.owner, held.fence, held.until = worker_id, held.fence + 1, now + lease
-                    claims.append(EffectClaim(effect=effect, fence=held.fence))
+                    held.claims += 1
+                    claims.append(self._claimed(effect, held))
         return claims
+
+    def _claimed(self, effect: Effect, held: EffectLease) -> EffectClaim:
+        run = next(iter(self.data.streams[effect.run_id].of(Run)), None)
+        signal_id = None if run is None else run.signal_id
+        return EffectClaim(effect=effect, signal_id=signal_id, fence=held.fence, claims=held.claims)
 
     def _entries(self) -> Iterator[tuple[Effect, EffectLease]]:
         for stream in self.data.streams.values():
@@ -228,7 +253,7 @@ class MemoryStore(MemoryUpkeep):
         own = self._held(worker_id, effect_ids)
         for _, held in own:
             held.until = now + lease
-        return [EffectClaim(effect=effect, fence=held.fence) for effect, held in own]
+        return [self._claimed(effect, held) for effect, held in own]
 
     async def release_effects(
         self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
@@ -237,7 +262,27 @@ class MemoryStore(MemoryUpkeep):
         own = self._held(worker_id, effect_ids)
         for _, held in own:
             held.owner, held.fence, held.until = None, held.fence + 1, until
+            held.claims = max(held.claims - 1, 0)
         return len(own)
+
+    # Host: schedules
+
+    async def due_schedules(
+        self,
+        *,
+        tasks: Sequence[str],
+        until: datetime,
+        after: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[DueSchedule]:
+        due = [
+            ((schedule.next_at, schedule.id), DueSchedule(schedule=schedule, head=stream.head))
+            for stream in await self._all(None)
+            for schedule in stream.of(Schedule)
+            if schedule.next_at is not None and schedule.next_at <= until and schedule.task in tasks
+        ]
+        page = [found for found in due if after is None or found[0] > after]
+        return [found for _, found in sorted(page, key=lambda one: one[0])[:limit]]
 
     # Host: the feed and checkpoints
 
@@ -345,6 +390,41 @@ class MemoryStore(MemoryUpkeep):
             )
         ]
 
+    async def get_entity(self, tenant_id: str, stream_id: str) -> Entity | None:
+        stream = await self._find(tenant_id, stream_id)
+        return next(iter(stream.of(Entity)), None) if stream else None
+
+    async def list_entities(
+        self,
+        tenant_id: str,
+        *,
+        entity_type: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[Entity]:
+        entities = [entity for stream in await self._all(tenant_id) for entity in stream.of(Entity)]
+        wanted = [entity for entity in entities if entity_type in (None, entity.entity_type)]
+        page = [entity for entity in wanted if after is None or _named(entity) > after]
+        return sorted(page, key=_named)[:limit]
+
+    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
+        stream = await self._find(tenant_id, stream_id)
+        return next(iter(stream.of(Schedule)), None) if stream else None
+
+    async def list_schedules(
+        self,
+        tenant_id: str,
+        *,
+        status: ScheduleStatus | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Schedule]:
+        schedules = [schedule for stream in await self._all(tenant_id) for schedule in stream.of(Schedule)]
+        wanted = [one for one in schedules if status in (None, one.status) and task in (None, one.task)]
+        page = [one for one in wanted if after is None or one.name > after]
+        return sorted(page, key=lambda schedule: schedule.name)[:limit]
+
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         stream = await self._find(tenant_id, stream_id)
         return stream.all_rows() if stream else []
@@ -390,6 +470,10 @@ class MemoryStore(MemoryUpkeep):
 
 def _sequence(item: FeedItem) -> int:
     return item.position.sequence
+
+
+def _named(entity: Entity) -> tuple[str, str]:
+    return entity.entity_type, entity.entity_id
 
 
 def _ready_at(effect: Effect, held: EffectLease) -> datetime | None:

@@ -14,11 +14,13 @@ from runstone.core.chain import portable
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit, Hold, StreamWrite
 from runstone.core.effect import Effect
+from runstone.core.entity import Entity
 from runstone.core.events import Event
-from runstone.core.rows import TABLES, Row
+from runstone.core.rows import NEVER_LESS, RISING, TABLES, Row, row_id
 from runstone.core.run import QueueEntry, Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
-from runstone.core.state import RunState, SignalState
+from runstone.core.state import StreamState
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
 from runstone.core.tombstone import Tombstone
@@ -41,6 +43,7 @@ _MACHINES: Final[dict[type[Row], transitions.Machine]] = {
     Step: transitions.STEP,
     Effect: transitions.EFFECT,
     ToolCall: transitions.TOOL_CALL,
+    Schedule: transitions.SCHEDULE,
 }
 
 
@@ -51,6 +54,7 @@ class EffectLease:
     owner: str | None = None
     fence: int = 0
     until: datetime | None = None
+    claims: int = 0
 
 
 @dataclass
@@ -64,7 +68,7 @@ class MemoryStream:
     owner: str | None = None
     attempts: int = 0
     effect_leases: dict[str, EffectLease] = field(default_factory=dict)
-    folded: SignalState | RunState | None = None
+    folded: StreamState | None = None
 
     def of(self, kind: type[_Row]) -> list[_Row]:
         """Rows of one kind: steps in the order of their start, others by id."""
@@ -78,7 +82,7 @@ class MemoryStream:
     def queue(self) -> QueueEntry | None:
         return next(iter(self.of(QueueEntry)), None)
 
-    def state(self) -> SignalState | RunState:
+    def state(self) -> StreamState:
         if self.folded is None or self.folded.last_seq != self.head.last_seq:
             self.folded = self.whole().fold()
         return self.folded
@@ -147,11 +151,16 @@ class MemoryData:
             raise DuplicateKey(f"stream {write.stream_id}, which was archived")
 
     def _check_rows(self, write: StreamWrite) -> None:
-        """A row moves along its machine, and not at all once it has ended (§TRN-33, §TRN-34)."""
+        """A row moves along its machine, and not at all once it has ended (§TRN-33, §TRN-34, §TRN-36)."""
         stream = self.streams.get(write.stream_id)
         for row in write.rows:
             before = stream.rows.get(name(row)) if stream else None
-            machine = _MACHINES.get(type(row))
+            rising, machine = RISING.get(type(row)), _MACHINES.get(type(row))
+            if before is not None and rising and getattr(row, rising) <= getattr(before, rising):
+                raise CommitRefused(f"The {rising} of {TABLES[type(row)]} {row_id(row)} only rises")
+            for column in NEVER_LESS.get(type(row), ()):
+                if before is not None and getattr(row, column) < getattr(before, column):
+                    raise CommitRefused(f"The {column} of {TABLES[type(row)]} {row_id(row)} never falls")
             if machine is None or before is None:
                 continue
             was, now = str(getattr(before, "status", "")), str(getattr(row, "status", ""))
@@ -184,11 +193,11 @@ class MemoryData:
         found: dict[tuple[str, ...], str] = {}
         archived = {key: stone.stream_id for stone in self.tombstones.values() for key in _kept_keys(stone)}
         for row in rows:
-            _, row_id = name(row)
+            own_id = row_id(row)
             for key in _unique_keys(row):
-                if (found.get(key) or self.taken.get(key) or archived.get(key) or row_id) != row_id:
+                if (found.get(key) or self.taken.get(key) or archived.get(key) or own_id) != own_id:
                     raise DuplicateKey(" ".join(key))
-                found[key] = row_id
+                found[key] = own_id
         return found
 
     def _apply(self, write: StreamWrite) -> None:
@@ -217,7 +226,7 @@ class MemoryData:
     def _end_hold(self, stream: MemoryStream, hold: Hold) -> None:
         if hold.release:
             lease = stream.effect_leases[hold.effect_id]
-            lease.owner, lease.until = None, None
+            lease.owner, lease.until, lease.claims = None, None, 0
 
     def _store(self, stream: MemoryStream, event: Event, now: datetime) -> None:
         self.events += 1
@@ -251,11 +260,11 @@ class MemoryData:
 
 def name(row: Row) -> tuple[type[Row], str]:
     """Table and id."""
-    return type(row), row.run_id if isinstance(row, QueueEntry) else row.id
+    return type(row), row_id(row)
 
 
 def _unique_keys(row: Row) -> Iterator[tuple[str, ...]]:
-    """What no other row of its tenant may have (§IDM-13, §IDM-18, §IDM-25)."""
+    """What no other row of its tenant may have (§IDM-13, §IDM-18, §IDM-25, §ENT-27, §ENT-31)."""
     match row:
         case Signal():
             yield "source", row.tenant_id, row.source_channel, row.source_id
@@ -266,6 +275,10 @@ def _unique_keys(row: Row) -> Iterator[tuple[str, ...]]:
                 yield "run key", row.tenant_id, row.key
         case Effect():
             yield "effect key", row.tenant_id, row.idempotency_key
+        case Entity():
+            yield "entity", row.tenant_id, row.entity_type, row.entity_id
+        case Schedule():
+            yield "schedule", row.tenant_id, row.name
         case _:
             pass
 

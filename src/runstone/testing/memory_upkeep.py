@@ -9,10 +9,11 @@ from datetime import datetime
 
 from runstone.core.effect import Effect
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.tombstone import Resting, Tombstone, check_whole, last_at, objection, unfinished
 from runstone.errors import CommitRefused
-from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Vitals
+from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
 from runstone.ports.retention import Expired
 from runstone.testing.memory_data import MemoryData, MemoryStream
 
@@ -109,6 +110,7 @@ class MemoryUpkeep:
             dead_letters=effects["DEAD_LETTER"],
             unknown_effects=effects["UNKNOWN"],
             paused=tuple(_stuck(streams)),
+            unfired=tuple(_unfired(streams, now)),
         )
 
     def _is_lost(self, owner: str | None, now: datetime) -> bool:
@@ -175,3 +177,13 @@ def _stuck(streams: Iterable[MemoryStream]) -> Iterable[Stuck]:
                 reasons.setdefault(json.loads(bytes(paused.event_data))["reason"], []).append(run.id)
     for reason, run_ids in sorted(reasons.items()):
         yield Stuck(reason=reason, count=len(run_ids), example=min(run_ids))
+
+
+def _unfired(streams: Iterable[MemoryStream], now: datetime) -> Iterable[Unfired]:
+    tasks: dict[str, list[tuple[datetime, str]]] = {}
+    for stream in streams:
+        for schedule in stream.of(Schedule):
+            if schedule.next_at is not None and schedule.next_at <= now:
+                tasks.setdefault(schedule.task, []).append((schedule.next_at, schedule.name))
+    for task, due in sorted(tasks.items()):
+        yield Unfired(task=task, count=len(due), since=min(due)[0], example=min(name for _, name in due))

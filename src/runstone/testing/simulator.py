@@ -45,9 +45,11 @@ from runstone.core.effect import Effect
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ErrorInfo
 from runstone.engine.functions import A, Handler, R
+from runstone.engine.tasks import HandlerTasks
 from runstone.engine.values import write
 from runstone.handle import Handle
 from runstone.ingest.signals import SignalSpec
+from runstone.outbox.builtin import inner_services
 from runstone.ports.cases import carry_out
 from runstone.ports.clock import Clock
 from runstone.ports.store import Committed
@@ -208,6 +210,8 @@ class Simulator:
         self._node = Node("worker")
         self._stop = asyncio.Event()
         self._worker_store = _WatchedStore(self._data, self.clock, self._committed)
+        own = {service.effect_type for service in self.app.services}
+        tasks = HandlerTasks(self.app.handlers, self.app.version)
         self._runtime = Runtime(
             self._worker_store,
             self.app.handlers,
@@ -219,6 +223,7 @@ class Simulator:
             threads=False,
             jitter=self._random.random,
             worker_id=self._ids(),
+            services=[one for one in inner_services(tasks) if one.effect_type not in own],
         )
         self._serving = self._node.spawn(self._serve(self._runtime, self._stop))
 
@@ -234,9 +239,23 @@ class Simulator:
         self._node.call(self._runtime.bell.ring, run_id)
 
     def _committed(self, commit: Commit) -> None:
+        if any(
+            isinstance(row, Effect) and row.status == "PENDING" for one in commit.writes for row in one.rows
+        ):
+            self._node.call(self._wake_dispatcher)
+        if any(write.kind == "SCHEDULE" for write in commit.writes):
+            self._node.call(self._wake_scheduler)
         for changed in (None, *(written.stream_id for written in commit.writes)):
             if changed in self._changes:
                 self._changes.pop(changed).set()
+
+    def _wake_dispatcher(self) -> None:
+        if self._runtime.dispatcher is not None:
+            self._runtime.dispatcher.wake()
+
+    def _wake_scheduler(self) -> None:
+        if self._runtime.scheduler is not None:
+            self._runtime.scheduler.wake()
 
     async def changed(self, stream_id: str | None, most: float | None) -> bool:
         """Waits until a commit touches the stream, or any; false if none did in time."""

@@ -12,7 +12,7 @@ from runstone.stores.sqlite.files import open_writer
 OPERATIONAL: Final = {
     "streams": {"fence"},
     "orchestration_events": {"sequence_number", "persisted_at"},
-    "outbox_events": {"owner", "fence", "held_until"},
+    "outbox_events": {"owner", "fence", "held_until", "claims"},
     "run_queue": {"owner", "attempts"},
 }
 """What the log says nothing of: leases, and a store's own place and time for an event."""

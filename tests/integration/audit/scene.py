@@ -12,10 +12,16 @@ from msgspec import Raw
 from runstone.audit.verify import verify_all
 from runstone.core import codec, commands
 from runstone.core.commands import Command
-from runstone.core.commit import Context
+from runstone.core.commit import Commit, Context, StreamWriter, stream_write
 from runstone.core.decide import Case, decide
+from runstone.core.decide.entities import update
+from runstone.core.decide.schedules import fire, schedule
+from runstone.core.effect_specs import ScheduleTask, SorUpdate
+from runstone.core.fold import EntityFold, ScheduleFold, entity_fold, schedule_fold
 from runstone.core.ids import DEFAULT_TENANT, NewId
+from runstone.core.keys import entity_stream, schedule_stream
 from runstone.core.payloads import ArtifactRef, EntityRef, ErrorInfo, OutputResult, WaitSpec
+from runstone.core.state import EntityState, ScheduleState
 from runstone.core.tombstone import bury
 from runstone.core.verify import Finding
 from runstone.errors import StoreUnusable
@@ -28,6 +34,10 @@ OTHER_TENANT: Final = "00000000-0000-7000-8000-000000000002"
 WORKER: Final = "worker-1"
 KEY: Final = "order-7"
 FRESH: Final = "fresh"
+STREAMS: Final = 12
+CORRELATIONS: Final = 6
+EVENTS: Final = 84
+"""How many of them a store has that was built here; what was archived does not count."""
 
 _ERROR: Final = ErrorInfo(category="EXTERNAL", code="E1", message="größer als 日本語 \ufffd", retryable=True)
 _ARTIFACT: Final = ArtifactRef(uri="file:///out", kind="report", sha256="a" * 64, size_bytes=3)
@@ -54,10 +64,40 @@ async def build(path: Path, *, archived: bool = False) -> None:
                 await store.commit(decision.commit)
         waiting = await tell(store, clock, new_id, _waiting(clock, new_id))
         await tell(store, clock, new_id, _failing(clock, waiting))
+        await write_entity(store, clock, new_id)
+        await write_schedule(store, clock, new_id)
         await tell(store, clock, new_id, [_received(clock, FRESH, commands.CreateRun(plan_id=FRESH))])
         clock.advance(1)
         lease = timedelta(days=365 * 100)
         assert await store.claim(WORKER, handlers=[FRESH], code_rank="zzz", limit=1, lease=lease)
+
+
+async def write_entity(store: SqliteStore, clock: VirtualClock, new_id: NewId) -> None:
+    """An entity with two versions, of runs that are in no store of ours any more."""
+    state = EntityState(stream_id=entity_stream(TENANT, "CASE", "42"), tenant_id=TENANT)
+    for change in ({"note": "größer als 日本語"}, {"text": "x" * 5000}):
+        clock.advance(1)
+        context = Context(now=clock.now(), new_id=new_id, actor="dispatcher")
+        stream = StreamWriter[EntityFold](entity_fold(state), context, state.stream_id)
+        asked = SorUpdate(entity_type="CASE", entity_id="42", change=change, evidence_pack={"mail": "m-1"})
+        update(stream, asked, key="key", run_id=new_id(), effect_id=new_id(), cause=new_id())
+        write = stream_write(stream.fold, stream.events)
+        await store.commit(Commit((write,), write.events))
+        state = stream.fold.freeze()
+
+
+async def write_schedule(store: SqliteStore, clock: VirtualClock, new_id: NewId) -> None:
+    """A schedule that has fired once and goes on, for a run that is in no store of ours any more."""
+    state = ScheduleState(stream_id=schedule_stream(TENANT, "nightly"), tenant_id=TENANT)
+    context = Context(now=clock.now(), new_id=new_id, actor="dispatcher")
+    stream = StreamWriter[ScheduleFold](schedule_fold(state), context, state.stream_id)
+    asked = ScheduleTask(task="report", cron="0 0 * * *", arguments={"note": "größer als 日本語"})
+    due = clock.now()
+    ids = {"run_id": new_id(), "cause": new_id()}
+    schedule(stream, asked, name="nightly", next_at=due, effect_id=new_id(), **ids)
+    fire(stream, due_at=due, next_at=due + timedelta(days=1), signal_id=new_id(), **ids)
+    write = stream_write(stream.fold, stream.events)
+    await store.commit(Commit((write,), write.events))
 
 
 async def tell(

@@ -45,7 +45,7 @@ async def test_what_is_imported_exports_to_the_same_bytes(pristine: Path, tmp_pa
                     tenant_id, head.stream_id
                 )
             carried += 1
-        assert carried == 4
+        assert carried == scene.CORRELATIONS
         assert await target.count_events() == await source.count_events()
     assert await scene.findings(tmp_path / "target.db") == []
 

@@ -108,7 +108,7 @@ def add(connection: sqlite3.Connection, table: str) -> None:
         zip(names, connection.execute(f"SELECT * FROM {table} ORDER BY {key}").fetchone(), strict=True)
     )
     row[key] = _TO_SPARE
-    for unique in ("source_id", "run_request_id", "key", "idempotency_key"):
+    for unique in ("source_id", "run_request_id", "key", "idempotency_key", "entity_id", "name"):
         if row.get(unique) is not None:
             row[unique] = _TO_SPARE
     for unique in ("step_index", "version"):

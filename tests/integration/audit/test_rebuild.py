@@ -61,7 +61,7 @@ async def test_all_rows_can_be_made_again_from_nothing(store_path: Path) -> None
         for table in DERIVED:
             connection.execute(f"DELETE FROM {table}")
     rebuilt = await rebuild(store_path)
-    assert len(rebuilt) == 10
+    assert len(rebuilt) == scene.STREAMS
     assert await scene.findings(store_path) == []
 
 
@@ -108,7 +108,7 @@ async def test_a_damaged_log_leaves_the_rows_as_they_are(store_path: Path) -> No
         )
         connection.execute("UPDATE runs SET plan_id = 'x'")
     problems = {rebuilt.stream_id: rebuilt.problem for rebuilt in await rebuild(store_path)}
-    assert len(problems) == 10
+    assert len(problems) == scene.STREAMS
     assert [stream_id for stream_id, problem in problems.items() if problem] == [run_id]
     assert "log is damaged" in (problems[run_id] or "")
     async with await SqliteStore.open(store_path, inline=True) as store:

@@ -45,7 +45,9 @@ class Broken(SqliteStore):
         return await super().self_check()
 
 
-@pytest.mark.parametrize(("operation", "count"), [("examine", 10), ("correlations", 1), ("self_check", 1)])
+@pytest.mark.parametrize(
+    ("operation", "count"), [("examine", scene.STREAMS), ("correlations", 1), ("self_check", 1)]
+)
 async def test_damage_below_any_question_is_a_finding(operation: str, count: int, pristine: Path) -> None:
     async with await Broken.open(pristine, inline=True) as store:
         assert isinstance(store, Broken)
@@ -85,13 +87,13 @@ class Impossible(SqliteStore):
 async def test_values_that_break_a_check_are_findings(pristine: Path) -> None:
     async with await Impossible.open(pristine, inline=True) as store:
         findings = await found(store)
-    assert [finding.check for finding in findings] == ["unreadable"] * 10
+    assert [finding.check for finding in findings] == ["unreadable"] * scene.STREAMS
 
 
 async def test_progress_adds_up_to_all_events(pristine: Path) -> None:
     async with await SqliteStore.open(pristine, inline=True) as store:
         verified = [part async for part in verify_all(store)]
         assert sum(part.events for part in verified) == await store.count_events()
-        assert [bool(part.correlation_id) for part in verified] == [True] * 4 + [False] * 3
+        assert [bool(part.correlation_id) for part in verified] == [True] * scene.CORRELATIONS + [False] * 3
         ours = [part async for part in verify_all(store, scene.OTHER_TENANT)]
         assert [part.tenant_id for part in ours] == [scene.OTHER_TENANT, ""]

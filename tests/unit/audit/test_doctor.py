@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from runstone.audit import doctor
-from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Vitals
+from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -51,6 +51,15 @@ def test_work_that_nobody_takes(name: str, check: str, lag: timedelta) -> None:
     assert problem.check == check
     assert "x-1" in problem.what
     assert str(lag + SECOND) in problem.what
+
+
+def test_schedules_that_nobody_fires() -> None:
+    due = Unfired(task="nightly", count=1, since=NOW - doctor.SCHEDULE_LAG, example="report")
+    assert doctor.check_work(vitals(unfired=(due,))) == []
+    late = Unfired(task="weekly", count=3, since=NOW - doctor.SCHEDULE_LAG - SECOND, example="sums")
+    problem = only(doctor.check_work(vitals(unfired=(due, late))))
+    assert problem.check == "schedules"
+    assert "3 schedules of task 'weekly' due, not fired, for 0:01:01 or less: sums" in problem.what
 
 
 def test_effects_that_wait_for_a_person() -> None:

@@ -42,7 +42,8 @@ def test_the_stream_an_event_belongs_to(kind: type[payloads.Payload]) -> None:
         **{name: getattr(draft, name) for name in EventDraft.__struct_fields__}
         | {"event_type": kind.EVENT_TYPE}
     )
-    assert stream_kind(of_kind) == ("SIGNAL" if kind.AGGREGATE == "SIGNAL" else "RUN")
+    own = kind.AGGREGATE if kind.AGGREGATE in ("SIGNAL", "ENTITY", "SCHEDULE") else "RUN"
+    assert stream_kind(of_kind) == own
 
 
 def test_the_first_event_of_a_run() -> None:

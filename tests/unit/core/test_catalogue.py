@@ -38,8 +38,16 @@ EXPECTED: dict[AggregateType, str] = {
         COMPENSATION_REGISTERED
     """,
     "TOOL_CALL": "TOOL_CALLED TOOL_COMPLETED TOOL_FAILED",
+    "ENTITY": "ENTITY_UPDATED",
+    "SCHEDULE": "TASK_SCHEDULED TASK_FIRED SCHEDULE_CANCELLED",
 }
-"""§EVT-11 to §EVT-17"""
+"""§EVT-11 to §EVT-17, §EVT-25, §EVT-26"""
+
+
+OF_ENTITIES = {"ENTITY_UPDATED"}
+"""Told in `test_entities.py`: no story of a run holds them."""
+OF_SCHEDULES = {"TASK_SCHEDULED", "TASK_FIRED", "SCHEDULE_CANCELLED"}
+"""Told in `test_schedules.py`."""
 
 
 def test_every_type_of_event_and_whom_it_is_about() -> None:
@@ -57,7 +65,7 @@ def test_a_type_and_its_class_have_one_name_and_an_explanation(kind: type[Payloa
 def test_the_stories_hold_every_type() -> None:
     """What is tried on all stories is tried on all types."""
     told = {event.event_type for tell in STORIES.values() for event in tell().events}
-    assert told == set(CATALOGUE.types)
+    assert told | OF_ENTITIES | OF_SCHEDULES == set(CATALOGUE.types)
 
 
 @pytest.mark.parametrize("tell", STORIES.values(), ids=STORIES)

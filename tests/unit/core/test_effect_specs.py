@@ -16,6 +16,7 @@ from runstone.core.effect_specs import (
     SecretRef,
     SendChatMessage,
     SendEmail,
+    SorUpdate,
     WebhookCall,
 )
 from runstone.errors import InvalidPayload
@@ -26,9 +27,9 @@ FIELDS = {
     "SEND_CHAT_MESSAGE": {"channel_id", "text", "thread_ts"},
     "API_CALL": {"method", "url", "headers", "body"},
     "WEBHOOK_CALL": {"method", "url", "headers", "body", "secret"},
-    "SOR_UPDATE": {"entity_type", "entity_id", "change", "evidence_pack"},
+    "SOR_UPDATE": {"entity_type", "entity_id", "change", "evidence_pack", "expected_version"},
     "NOTIFY_USER": {"user_id", "message", "channel", "title"},
-    "SCHEDULE_TASK": {"task", "run_at", "cron", "arguments"},
+    "SCHEDULE_TASK": {"task", "run_at", "cron", "timezone", "arguments", "name"},
 }
 
 
@@ -52,6 +53,35 @@ def test_the_kinds_and_their_fields() -> None:
         if isinstance(kind, type) and issubclass(kind, EffectSpec) and kind is not EffectSpec
     ]
     assert {kind.EFFECT_TYPE: set(kind.__struct_fields__) for kind in kinds} == FIELDS
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({}, "/evidence_pack"),
+        ({"evidence_pack": {}}, "/evidence_pack"),
+        ({"change": {}}, "/change"),
+        ({"entity_type": ""}, "/entity_type"),
+        ({"entity_type": "x" * 101}, "/entity_type"),
+        ({"entity_type": "a\nb"}, "/entity_type"),
+        ({"entity_id": ""}, "/entity_id"),
+        ({"entity_id": "x" * 256}, "/entity_id"),
+        ({"entity_id": "a\x00b"}, "/entity_id"),
+        ({"expected_version": -1}, "/expected_version"),
+        ({"change": {"key": "sk_live_0123456789abcdef"}}, "/change/key"),
+    ],
+)
+def test_an_update_of_an_entity_names_it_the_change_and_its_evidence(
+    given: dict[str, Any], place: str
+) -> None:
+    """§OUT-28, §ENT-22: what is missing is said with its place."""
+    fields: dict[str, Any] = {"entity_type": "CASE", "entity_id": "42", "change": {"a": None}}
+    good = fields | {"evidence_pack": {"mail": 1}, "expected_version": 0}
+    assert SorUpdate(**good).checked() == good
+    evidence = {} if place == "/evidence_pack" else {"evidence_pack": {"mail": 1}}
+    with pytest.raises(InvalidPayload) as refused:
+        SorUpdate(**fields | evidence | given).checked()
+    assert refused.value.pointer == place
 
 
 def test_what_is_asked_for_is_plain_json_without_what_was_not_given() -> None:
@@ -314,6 +344,30 @@ class TestScheduleTask:
     def test_one_of_the_two_it_has_to_be(self) -> None:
         with pytest.raises(InvalidPayload):
             ScheduleTask(task="t").checked()
+
+    @pytest.mark.parametrize(
+        ("given", "place"),
+        [
+            ({"task": ""}, "/task"),
+            ({"task": "a\nb"}, "/task"),
+            ({"cron": ""}, "/cron"),
+            ({"cron": "* * *\n* *"}, "/cron"),
+            ({"timezone": "Europe/\x00"}, "/timezone"),
+            ({"cron": None, "run_at": NOON, "timezone": "Europe/Berlin"}, "/timezone"),
+            ({"name": ""}, "/name"),
+            ({"name": "x" * 256}, "/name"),
+            ({"name": "a\x00b"}, "/name"),
+            ({"run_at": NOON}, ""),
+            ({"arguments": {"key": "sk_live_0123456789abcdef"}}, "/arguments/key"),
+        ],
+    )
+    def test_what_is_wrong_is_said_with_its_place(self, given: dict[str, Any], place: str) -> None:
+        fields: dict[str, Any] = {"task": "t", "cron": "0 * * * *"}
+        named = {"timezone": "Europe/Berlin", "name": "nightly", "arguments": {"a": None}}
+        assert ScheduleTask(**fields | named).checked() == fields | named
+        with pytest.raises(InvalidPayload) as refused:
+            ScheduleTask(**fields | given).checked()
+        assert refused.value.pointer == place
 
     def test_a_time_has_a_zone(self) -> None:
         """§PAY-3"""

@@ -9,9 +9,11 @@ import pytest
 from runstone.core import codec, commands, rows
 from runstone.core.commit import StreamWrite
 from runstone.core.effect import Effect, OutboxEntry
+from runstone.core.entity import Entity
 from runstone.core.fold import fold_run, fold_signal
 from runstone.core.rows import Row, all_rows, queue_entry
 from runstone.core.run import QueueEntry, Run, code_rank
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.step import Step, StepCorrection
 from runstone.core.toolcall import ToolCall
@@ -49,6 +51,8 @@ def test_the_table_of_each_row_parents_first() -> None:
         (OutboxEntry, "outbox_events"),
         (ToolCall, "tool_calls"),
         (QueueEntry, "run_queue"),
+        (Entity, "entities"),
+        (Schedule, "schedules"),
     ]
 
 
@@ -128,7 +132,7 @@ def test_rows_of_a_run_carry_its_tenant_run_and_correlation(tell: Callable[[], S
     for row in all_rows(story.state):
         assert row.tenant_id == TENANT
         if not isinstance(row, QueueEntry):
-            assert row.correlation_id == story.run.correlation_id
+            assert row.correlation_id == story.run.correlation_id  # type: ignore[union-attr]
         if not isinstance(row, Run | OutboxEntry):
             assert row.run_id == story.run_id  # type: ignore[union-attr]
 

@@ -41,6 +41,6 @@ def test_it_gives_the_state_its_kind_has(tell: Callable[[], Story]) -> None:
 def test_a_kind_that_nobody_knows_cannot_be_folded() -> None:
     story = Story.running()
     stream = handed_over("RUN", story.state, story.run_events)
-    odd = replace(stream, head=replace(stream.head, kind="ENTITY"))
-    with pytest.raises(UnreadableEvent, match="a kind that nobody knows: 'ENTITY'"):
+    odd = replace(stream, head=replace(stream.head, kind="PLANET"))
+    with pytest.raises(UnreadableEvent, match="a kind that nobody knows: 'PLANET'"):
         odd.fold()

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from runstone.core import transitions
-from runstone.core.transitions import EFFECT, MACHINES, RUN, SIGNAL, STEP, TOOL_CALL, Machine
+from runstone.core.transitions import EFFECT, MACHINES, RUN, SCHEDULE, SIGNAL, STEP, TOOL_CALL, Machine
 from runstone.errors import StateTransitionError
 
 MOVES = {
@@ -44,8 +44,9 @@ MOVES = {
         "UNKNOWN>PENDING",
     },
     "tool call": {"PENDING>COMPLETED", "PENDING>FAILED"},
+    "schedule": {"ACTIVE>ACTIVE", "ACTIVE>DONE", "ACTIVE>CANCELLED", "DONE>ACTIVE", "CANCELLED>ACTIVE"},
 }
-"""§TRN-5 to §TRN-10, written out."""
+"""§TRN-5 to §TRN-10 and §TRN-37, written out."""
 
 PAIRS = [
     (machine, here, there)
@@ -100,6 +101,7 @@ def test_where_it_begins_and_where_it_ends(machine: Machine, initial: str, termi
         (EFFECT, "DEAD_LETTER", set(EFFECT.states)),
         (EFFECT, "CANCELLED", set()),
         (TOOL_CALL, "PENDING", {"COMPLETED", "FAILED"}),
+        (SCHEDULE, "DONE", set(SCHEDULE.states)),
     ],
     ids=lambda value: value.entity if isinstance(value, Machine) else None,
 )
@@ -123,6 +125,7 @@ def test_a_machine_and_its_type_name_the_same_states() -> None:
         STEP: transitions.StepStatus,
         EFFECT: transitions.EffectStatus,
         TOOL_CALL: transitions.ToolCallStatus,
+        SCHEDULE: transitions.ScheduleStatus,
     }
     for machine, status in named.items():
         assert set(machine.states) == set(get_args(status))

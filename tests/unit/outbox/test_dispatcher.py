@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from msgspec import Raw
+import pytest_asyncio
+from msgspec import UNSET, Raw
 
 import runstone as rs
 from runstone.core import commands
@@ -72,6 +73,7 @@ class Desk:
         self.clock = self.scene.clock
         self.outside = Outside()
         self.bell = Bell()
+        self.dead: list[Dispatcher] = []
 
     def dispatcher(self, name: str = "d1", outside: Outside | None = None, **given: Any) -> Dispatcher:
         service = Service(spec=Notice, executor=as_executor(outside or self.outside))
@@ -117,9 +119,14 @@ async def turn(dispatcher: Dispatcher) -> int:
     return claimed
 
 
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
+@pytest_asyncio.fixture
+async def desk() -> AsyncIterator[Desk]:
+    desk = Desk()
+    yield desk
+    calls = [call for dispatcher in desk.dead for call in dispatcher._calls]
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def test_many_effects_of_a_run_are_recorded_together(desk: Desk) -> None:
@@ -461,13 +468,13 @@ async def test_an_effect_whose_run_cannot_be_read_rests(desk: Desk, caplog: pyte
     async def unreadable(*given: Any, **more: Any) -> Any:
         raise UnknownEventType("RUN_FLEW")
 
-    load, desk.store.load = desk.store.load, unreadable  # type: ignore[method-assign]
+    load_many, desk.store.load_many = desk.store.load_many, unreadable  # type: ignore[method-assign]
     dispatcher = desk.dispatcher()
     await turn(dispatcher)
     assert "stops here" in caplog.text
     desk.clock.advance(LEASE * 2)
     assert await turn(dispatcher) == 0
-    desk.store.load = load  # type: ignore[method-assign]
+    desk.store.load_many = load_many  # type: ignore[method-assign]
     desk.clock.advance(timedelta(minutes=5))
     await turn(dispatcher)
     assert await desk.statuses() == ["COMPLETED"]
@@ -519,6 +526,105 @@ async def test_a_spec_that_no_longer_fits_is_a_dead_letter(desk: Desk) -> None:
     assert desk.outside.calls == []
 
 
+async def test_a_spec_that_cannot_be_read_for_now_is_read_again(desk: Desk) -> None:
+    """A large one stands in its event: that the store has no time says nothing of the effect."""
+    await requested(desk.scene, spec={"user_id": "x" * 5000})
+
+    async def busy(*given: Any) -> Any:
+        raise StoreBusy
+
+    load_many, desk.store.load_many = desk.store.load_many, busy  # type: ignore[method-assign, assignment]
+    dispatcher = desk.dispatcher()
+    await turn(dispatcher)
+    assert await desk.statuses() == ["PENDING"]
+    desk.store.load_many = load_many  # type: ignore[method-assign]
+    desk.clock.advance(timedelta(seconds=1))
+    await turn(dispatcher)
+    assert await desk.statuses() == ["COMPLETED"]
+
+
+# Effects that kill who executes them
+
+
+async def die(desk: Desk, name: str, outside: Outside | None = None) -> list[rs.EffectCall]:
+    """A dispatcher claims, calls, and is never heard of again; what it called."""
+    outside = outside or Outside()
+
+    async def forever(call: rs.EffectCall) -> None:
+        await asyncio.Event().wait()
+
+    outside.do = forever
+    dispatcher = desk.dispatcher(name, outside)
+    await turn(dispatcher)
+    desk.dead.append(dispatcher)
+    desk.clock.advance(LEASE)
+    return outside.calls
+
+
+async def test_an_effect_that_kills_its_dispatchers_is_given_up(desk: Desk) -> None:
+    """§OUT-71"""
+    case = await requested(desk.scene)
+    for number in range(5):
+        assert len(await die(desk, f"d{number}")) == 1
+    await turn(desk.dispatcher("last"))
+    (effect,) = await desk.effects()
+    assert effect.status == "DEAD_LETTER"
+    assert "died 5 times" in msgspec.json.decode(effect.error_details or b"")["message"]
+    assert desk.outside.calls == []
+    await carry_out(
+        desk.store,
+        desk.scene.tenant_id,
+        case.run.stream_id,
+        commands.RequeueEffect(effect_id=effect.id),
+        context=desk.scene.context(),
+    )
+    await turn(desk.dispatcher("last"))
+    assert await desk.statuses() == ["COMPLETED"], "a person may think that it is not deadly any more"
+
+
+async def test_a_failure_begins_the_count_anew(desk: Desk) -> None:
+    """§OUT-71"""
+    await requested(desk.scene)
+    for number in range(5):
+        await die(desk, f"d{number}")
+        if number == 3:
+            desk.outside.do = desk.outside.down
+            await turn(desk.dispatcher("d"))
+            desk.clock.advance(timedelta(minutes=5))
+    desk.outside.do = desk.outside.well
+    await turn(desk.dispatcher("last"))
+    assert await desk.statuses() == ["COMPLETED"]
+
+
+async def test_what_a_deadly_effect_takes_with_it_is_not_given_up(desk: Desk) -> None:
+    """§OUT-72: they die together twice; after that each is tried by itself."""
+    case = await requested(desk.scene, 4)
+    deadly = effects_of(case)[2].id
+    gate = asyncio.Event()
+
+    async def late(call: rs.EffectCall) -> str:
+        await gate.wait()
+        return "sent"
+
+    deaths = []
+    for number in range(12):
+        outside, gate = Outside(), asyncio.Event()
+        outside.do = late
+        dispatcher = desk.dispatcher(f"d{number}", outside)
+        await turn(dispatcher)
+        if deadly in {call.effect_id for call in outside.calls}:
+            deaths.append(len(outside.calls))
+            desk.dead.append(dispatcher)
+        else:
+            gate.set()
+            await settle(dispatcher)
+        desk.clock.advance(LEASE)
+    statuses = {effect.id: effect.status for effect in await desk.effects()}
+    assert statuses.pop(deadly) == "DEAD_LETTER"
+    assert set(statuses.values()) == {"COMPLETED"}
+    assert deaths == [4, 4, 1, 1, 1]
+
+
 async def test_a_call_that_takes_too_long_is_a_failure(desk: Desk) -> None:
     """§OUT-11"""
     await requested(desk.scene, metadata=Raw(b'{"timeout_ms":5}'))
@@ -527,13 +633,12 @@ async def test_a_call_that_takes_too_long_is_a_failure(desk: Desk) -> None:
         await asyncio.Event().wait()
 
     desk.outside.do = never
-    dispatcher = desk.dispatcher()
-    await turn(dispatcher)
+    await turn(desk.dispatcher())
     async with asyncio.timeout(10):
-        await asyncio.wait(list(dispatcher._calls))
+        while await desk.statuses() != ["FAILED"]:  # noqa: ASYNC110  (only the store knows)
+            await asyncio.sleep(0.001)
     (effect,) = await desk.effects()
     assert msgspec.json.decode(effect.error_details or b"")["code"] == "EFFECT_TIMEOUT"
-    assert effect.status == "FAILED"
 
 
 async def test_an_executor_that_cancels_itself_has_failed(desk: Desk) -> None:
@@ -562,3 +667,188 @@ async def test_it_works_until_it_is_drained(desk: Desk) -> None:
     await running
     await requested(desk.scene)
     assert await dispatcher.run_once() == 0
+
+
+# A store that comes and goes
+
+
+async def wait_for_calls(dispatcher: Dispatcher) -> None:
+    async with asyncio.timeout(10):
+        while dispatcher._calls:
+            await asyncio.wait(list(dispatcher._calls))
+
+
+async def test_a_store_that_fails_while_it_is_read_again_makes_nobody_send_again(desk: Desk) -> None:
+    """Another was faster, and to see what he wrote does not work at once: the outcome is recorded all the same."""
+    case = await requested(desk.scene)
+    dispatcher = desk.dispatcher()
+    load_many = desk.store.load_many
+    troubles: list[Exception] = []
+
+    async def trouble(*given: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return await load_many(*given)
+
+    async def meanwhile(call: rs.EffectCall) -> str:
+        await settle(dispatcher)
+        await desk.cancel(case)
+        troubles.append(StoreBusy())
+        return "sent"
+
+    desk.store.load_many = trouble  # type: ignore[method-assign]
+    desk.outside.do = meanwhile
+    await turn(dispatcher)
+    await wait_for_calls(dispatcher)
+    assert desk.outside.calls, "it was called"
+    assert not troubles, "the store failed"
+    assert desk.types(case)[-2:] == ["EFFECT_CANCELLED", "EFFECT_LATE_OUTCOME"]
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+async def test_a_commit_that_landed_unheard_of_is_found(desk: Desk, delivery: str) -> None:
+    """What was written is neither reported as late nor, if it was a beginning, taken for somebody else's."""
+    case = await requested(desk.scene, delivery=delivery)
+    commit, fetch = desk.store.commit, desk.store.fetch
+    down: list[Exception] = []
+
+    async def unheard(given: Any) -> Any:
+        if down:
+            raise StoreBusy
+        await commit(given)
+        down.extend([StoreBusy()] * 2)
+        raise OutcomeUnknown
+
+    async def back(*given: Any, **more: Any) -> Any:
+        if down:
+            raise down.pop()
+        return await fetch(*given, **more)
+
+    desk.store.commit, desk.store.fetch = unheard, back  # type: ignore[method-assign, assignment]
+    dispatcher = desk.dispatcher()
+    await turn(dispatcher)
+    await wait_for_calls(dispatcher)
+    assert desk.types(case) == ["EFFECT_REQUESTED", "EFFECT_EXECUTING", "EFFECT_COMPLETED"]
+    assert len(desk.outside.calls) == 1
+
+
+async def test_what_waits_for_its_record_is_not_sent_again_by_the_same_process(desk: Desk) -> None:
+    """Its lease ran out while the store was away, and to look for work is faster than to record."""
+    await requested(desk.scene)
+    commit, away = desk.store.commit, asyncio.Event()
+
+    async def waits(given: Any) -> Any:
+        await away.wait()
+        return await commit(given)
+
+    desk.store.commit = waits  # type: ignore[method-assign, assignment]
+    dispatcher = desk.dispatcher()
+    await turn(dispatcher)
+    desk.clock.advance(LEASE)
+    assert await turn(dispatcher) == 1
+    away.set()
+    await settle(dispatcher)
+    desk.clock.advance(LEASE)
+    await turn(dispatcher)
+    assert await desk.statuses() == ["COMPLETED"]
+    assert len(desk.outside.calls) == 1
+
+
+# What could end it
+
+
+@pytest.mark.parametrize("what", ["target", "timeout"])
+async def test_what_nobody_thought_of_is_a_failure_of_its_effect(
+    desk: Desk, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def target(spec: rs.EffectSpec) -> str:
+        raise KeyError("region")
+
+    metadata = Raw(b'{"timeout_ms":90000000000000000}') if what == "timeout" else UNSET
+    await requested(desk.scene, metadata=metadata)
+    if what == "target":
+        monkeypatch.setattr(desk.outside, "target", target)
+    await turn(desk.dispatcher())
+    (effect,) = await desk.effects()
+    assert (effect.status, effect.retry_count) == ("FAILED", 1)
+    assert desk.outside.calls == []
+
+
+async def test_who_cannot_keep_leases_ends(desk: Desk) -> None:
+    """An error of ours in the heartbeat: to go on without it would have everything long sent twice."""
+    dispatcher = desk.dispatcher(poll=60.0, lease=timedelta(milliseconds=1))
+
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    dispatcher.beat_once = broken  # type: ignore[method-assign]
+    async with asyncio.timeout(10):
+        with pytest.raises(ZeroDivisionError):
+            await dispatcher.run()
+
+
+async def test_a_probe_that_came_too_late_to_call_lets_another_go(desk: Desk) -> None:
+    """§OUT-40"""
+    await requested(desk.scene, delivery="at_most_once")
+    circuits = Circuits(jitter=lambda: 1.0, failures=1)
+    circuits.failed("host", desk.clock.now())
+    desk.clock.advance(timedelta(seconds=10))
+    dispatcher = desk.dispatcher(circuits=circuits)
+    begin = dispatcher._recorder.begin
+
+    async def slowly(*given: Any) -> bool:
+        begun = await begin(*given)
+        desk.clock.advance(LEASE)
+        return begun
+
+    dispatcher._recorder.begin = slowly  # type: ignore[method-assign, assignment]
+    await turn(dispatcher)
+    assert desk.outside.calls == []
+    assert circuits.admit("host", desk.clock.now()) is None
+
+
+# Leaving
+
+
+async def test_what_a_claim_brings_while_it_leaves_is_put_back(desk: Desk) -> None:
+    """§OUT-45"""
+    await requested(desk.scene)
+    claim, asked, answer = desk.store.claim_effects, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*given: Any, **more: Any) -> Any:
+        claimed = await claim(*given, **more)
+        asked.set()
+        await answer.wait()
+        return claimed
+
+    desk.store.claim_effects = slowly  # type: ignore[method-assign]
+    dispatcher = desk.dispatcher()
+    running = asyncio.ensure_future(dispatcher.run())
+    await asked.wait()
+    draining = asyncio.ensure_future(dispatcher.drain())
+    await settle(dispatcher)
+    assert not draining.done()
+    answer.set()
+    async with asyncio.timeout(10):
+        await asyncio.gather(draining, running)
+    assert desk.outside.calls == []
+    (taken,) = await claim("d2", types=["NOTIFY_USER"], limit=1, lease=LEASE)
+    assert taken.claims == 1, "one that was given back does not count"
+
+
+async def test_outcomes_that_cannot_be_recorded_are_told_of(
+    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await requested(desk.scene)
+
+    async def away(given: Any) -> Any:
+        raise StoreBusy
+
+    monkeypatch.setattr(desk.store, "commit", away)
+    monkeypatch.setattr("runstone.outbox.dispatcher.RECORDING", 0.01)
+    dispatcher = desk.dispatcher()
+    await turn(dispatcher)
+    await dispatcher.drain(timedelta(0))
+    assert "1 effects are left behind" in caplog.text
+    for writing in list(dispatcher._recorder._writing.values()):
+        writing.cancel()

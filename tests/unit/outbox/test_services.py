@@ -149,10 +149,11 @@ def test_an_effect_may_have_a_policy_of_its_own(metadata: Any, policy: Policy) -
 
 class TestBuiltIn:
     def test_http_needs_no_settings_and_others_do(self) -> None:
-        assert [one.effect_type for one in built_in_services({}, {})] == ["API_CALL", "WEBHOOK_CALL"]
+        free = [one.effect_type for one in built_in_services({}, {})]
+        assert free == ["SOR_UPDATE", "API_CALL", "WEBHOOK_CALL"]
         tables = {"chat": {"token": "x"}, "email": {"sender": "a@example.org"}, "notify": {}}
         served = {one.effect_type for one in built_in_services(tables, {})}
-        assert served == {"API_CALL", "WEBHOOK_CALL", "SEND_CHAT_MESSAGE", "SEND_EMAIL", "NOTIFY_USER"}
+        assert served == {*free, "SEND_CHAT_MESSAGE", "SEND_EMAIL", "NOTIFY_USER"}
 
     def test_a_wrong_setting_is_named(self) -> None:
         (service,) = [
@@ -160,12 +161,13 @@ class TestBuiltIn:
             for one in built_in_services({"email": {"sender": "a@example.org", "smell": 1}}, {})
             if one.effect_type == "SEND_EMAIL"
         ]
+        assert service.outer is not None
         with pytest.raises(rs.RunstoneError, match=r"effects\.email sets 'smell'"):
-            service.executor.target(rs.SendEmail(to=["b@example.org"], subject="x", body_html="y"))
+            service.outer.target(rs.SendEmail(to=["b@example.org"], subject="x", body_html="y"))
 
     def test_what_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        assert built_in_services({}, {}) == []
+        assert [one.effect_type for one in built_in_services({}, {})] == ["SOR_UPDATE"]
         with pytest.raises(rs.RunstoneError, match=r"runstone\[effects\]"):
             built_in_services({"email": {}}, {})
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runstone.core.transitions import MACHINES
+from runstone.core.transitions import MACHINES, SCHEDULE
 from runstone.stores.guards import GUARDED, IMMUTABLE, postgres_guards, sqlite_guards
 from runstone.stores.sql import migrations
 
@@ -20,7 +20,16 @@ def test_the_migration_is_what_the_core_says_today(backend: str, guards: str) ->
 
 
 def test_every_machine_guards_a_table() -> None:
-    assert {machine.entity for machine in GUARDED.values()} == {machine.entity for machine in MACHINES}
+    """Unless every state of it leads to every other, in which case there is nothing to refuse."""
+    closed = {m.entity for m in MACHINES if any(m.reachable(state) != set(m.states) for state in m.states)}
+    assert {machine.entity for machine in GUARDED.values()} == closed
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "postgres"])
+def test_a_schedule_has_no_other_states(backend: str) -> None:
+    (migration,) = (one for one in migrations(backend) if one.name.endswith("_schedules"))
+    listed = ", ".join(f"'{state}'" for state in sorted(SCHEDULE.states))
+    assert f"CHECK (status IN ({listed}))" in migration.script
 
 
 def test_every_guarded_table_has_every_guard() -> None:

@@ -230,3 +230,65 @@ def test_a_handler_that_is_gone_is_named(tmp_path: Path) -> None:
     record(tmp_path)
     with pytest.raises(HistoryDiffers, match="none in app 'other'"):
         assert_replays(rs.App("other"), tmp_path)
+
+
+def test_entities_are_really_changed(tmp_path: Path) -> None:
+    """What lives in our own store needs nobody to deliver it; a crash changes nothing about that."""
+    app = rs.App("desk")
+
+    def update(change: dict[str, object]) -> rs.SorUpdate:
+        return rs.SorUpdate(entity_type="CASE", entity_id="1", change=change, evidence_pack={"a": 1})
+
+    @app.on()
+    async def close(run: rs.Run, who: str) -> int:
+        await run.compensate(update({"closed": None, "taken back": True}))
+        done = await run.effect(update({"closed": who}), wait=True)
+        await run.wait("seen", timeout=rs.days(30))
+        return int(done["version"])
+
+    @virtual_time
+    async def story() -> None:
+        async with Simulator(app) as sim:
+            handle = await sim.start(close, "ann")
+            assert [effect.status for effect in sim.effects] == ["COMPLETED"]
+            await sim.crash()
+            entity = await app.entity("CASE", "1")
+            assert entity is not None
+            assert (entity.version, entity.data, entity.run_id) == (1, {"closed": "ann"}, handle.id)
+            sim.record(tmp_path)
+            await handle.cancel("ENOUGH")
+            await sim.settle()
+            assert [version.data for version in await app.entity_history("CASE", "1")] == [
+                {"closed": "ann"},
+                {"taken back": True},
+            ]
+
+    story()
+    assert_replays(app, tmp_path)
+
+
+def test_an_executor_of_the_apps_own_comes_first() -> None:
+    app = rs.App("desk")
+
+    @app.executor(rs.SorUpdate)
+    async def elsewhere(spec: rs.SorUpdate) -> None: ...
+
+    @app.on()
+    async def close(run: rs.Run, who: str) -> str:
+        await run.effect(
+            rs.SorUpdate(entity_type="CASE", entity_id=who, change={"a": 1}, evidence_pack={"a": 1}),
+            wait=True,
+        )
+        return who
+
+    @virtual_time
+    async def story() -> None:
+        async with Simulator(app) as sim:
+            handle = await sim.start(close, "ann")
+            (effect,) = sim.effects
+            assert effect.status == "PENDING"
+            await sim.deliver(effect)
+            assert await handle.result() == "ann"
+            assert await app.entity("CASE", "ann") is None
+
+    story()

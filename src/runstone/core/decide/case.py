@@ -15,10 +15,10 @@ from runstone.core.commit import (
     StreamWrite,
     StreamWriter,
     run_write,
-    signal_write,
+    stream_write,
 )
 from runstone.core.events import Event
-from runstone.core.fold import RunFold, SignalFold, run_fold, signal_fold
+from runstone.core.fold import run_fold, signal_fold
 from runstone.core.payloads import SignalProcessed, SignalProcessingFailed, SignalProcessingStarted
 from runstone.core.rows import queue_entry
 from runstone.core.run import Run
@@ -59,12 +59,10 @@ class CaseWriter:
         correlation_id = _correlation(case) or context.new_id()
         plan_version = case.run.run.plan_version if case.run.run else ""
         self.journal: list[Event] = []
-        self.signal = StreamWriter[SignalFold](
-            signal_fold(case.signal), context, correlation_id, journal=self.journal
-        )
-        self.run = StreamWriter[RunFold](
-            run_fold(case.run), context, correlation_id, plan_version, self.journal
-        )
+        self.signal = StreamWriter(signal_fold(case.signal), context, correlation_id, journal=self.journal)
+        self.run = StreamWriter(run_fold(case.run), context, correlation_id, plan_version, self.journal)
+        self.state = self.run.fold
+        """The run as it is after what was recorded so far."""
         self.signal_fence = case.signal_fence
         self.run_fence = case.run_fence
         self.raise_fence = False
@@ -76,12 +74,8 @@ class CaseWriter:
 
     def at(self, moment: datetime) -> None:
         """What is recorded from here on happened then."""
-        self.begin(msgspec.structs.replace(self.context, now=moment))
-
-    @property
-    def state(self) -> RunFold:
-        """The run as it is after what was recorded so far."""
-        return self.run.fold
+        if moment != self.context.now:
+            self.begin(msgspec.structs.replace(self.context, now=moment))
 
     def existing_run(self) -> Run:
         if self.state.run is None:
@@ -121,7 +115,7 @@ class CaseWriter:
         """What was decided since the last commit; the next one is decided on what this one makes."""
         writes: list[StreamWrite] = []
         if self.signal.events:
-            writes.append(signal_write(self.signal.fold, self.signal.events, self.signal_fence))
+            writes.append(stream_write(self.signal.fold, self.signal.events, self.signal_fence))
             self.signal.hand_over()
         if self.run.events:
             write = run_write(

@@ -6,17 +6,42 @@ folded already are passed over; a gap, or an event that cannot be read, stops th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
-from runstone.core.events import Event
-from runstone.core.fold import control, effects, runs, signals, steps, toolcalls
-from runstone.core.fold.streams import INLINE_BYTES, Reducer, RunFold, SignalFold
+from runstone.core.events import Event, StreamKind
+from runstone.core.fold import control, effects, entities, runs, schedules, signals, steps, toolcalls
+from runstone.core.fold.streams import (
+    INLINE_BYTES,
+    EntityFold,
+    Reducer,
+    RunFold,
+    ScheduleFold,
+    SignalFold,
+    StreamFold,
+)
 from runstone.core.payloads import Payload, pipeline
 from runstone.core.pipeline import PipelineFold
-from runstone.core.state import RunState, SignalState
+from runstone.core.state import EntityState, RunState, ScheduleState, SignalState, StreamState
 
-__all__ = ["INLINE_BYTES", "RunFold", "SignalFold", "fold_run", "fold_signal", "run_fold", "signal_fold"]
+__all__ = [
+    "INLINE_BYTES",
+    "KINDS",
+    "EntityFold",
+    "RunFold",
+    "ScheduleFold",
+    "SignalFold",
+    "StreamFold",
+    "entity_fold",
+    "fold_run",
+    "fold_signal",
+    "fold_stream",
+    "new_state",
+    "run_fold",
+    "schedule_fold",
+    "signal_fold",
+    "stream_fold",
+]
 
 
 def _pipeline_event(fold: RunFold, event: Event, data: Payload) -> None:
@@ -50,6 +75,50 @@ def run_fold(state: RunState) -> RunFold:
 def signal_fold(state: SignalState) -> SignalFold:
     """A fold that goes on from a signal's state."""
     return SignalFold(state, signals.REDUCERS)
+
+
+def entity_fold(state: EntityState) -> EntityFold:
+    """A fold that goes on from an entity's state."""
+    return EntityFold(state, entities.REDUCERS)
+
+
+def schedule_fold(state: ScheduleState) -> ScheduleFold:
+    """A fold that goes on from a schedule's state."""
+    return ScheduleFold(state, schedules.REDUCERS)
+
+
+class Kind(NamedTuple):
+    """One kind of stream: the state it begins with, and what folds on from a state."""
+
+    state: type[StreamState]
+    fold: Callable[[Any], StreamFold]
+
+
+KINDS: Final[dict[StreamKind, Kind]] = {
+    "SIGNAL": Kind(SignalState, signal_fold),
+    "RUN": Kind(RunState, run_fold),
+    "ENTITY": Kind(EntityState, entity_fold),
+    "SCHEDULE": Kind(ScheduleState, schedule_fold),
+}
+"""Every kind of stream. What rows each has, `core.rows` says."""
+
+
+def new_state(kind: StreamKind, stream_id: str, tenant_id: str) -> StreamState:
+    """The state of a stream in which nothing has happened."""
+    return KINDS[kind].state(stream_id=stream_id, tenant_id=tenant_id)
+
+
+def stream_fold(state: StreamState) -> StreamFold:
+    """A fold that goes on from a state, whatever it is of."""
+    return KINDS[state.KIND].fold(state)
+
+
+def fold_stream(state: StreamState, events: Iterable[Event]) -> StreamState:
+    """The state after these events, whatever it is of."""
+    fold = stream_fold(state)
+    for event in events:
+        fold.apply(event)
+    return fold.freeze()
 
 
 def fold_run(state: RunState, events: Iterable[Event]) -> RunState:

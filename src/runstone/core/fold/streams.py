@@ -7,9 +7,10 @@ rest.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -17,13 +18,15 @@ from msgspec import Raw, UnsetType
 from runstone.core import codec, transitions
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.chain import event_hash
-from runstone.core.events import Event
+from runstone.core.entity import Entity
+from runstone.core.events import Event, StreamKind
 from runstone.core.keys import content_hash
 from runstone.core.payloads import EventRef, OptionalJson
 from runstone.core.pipeline import PipelineFold
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
-from runstone.core.state import RunState, SignalState, StreamState, whole
+from runstone.core.state import EntityState, RunState, ScheduleState, SignalState, StreamState, whole
 from runstone.errors import ForeignEvent, SequenceGap, StateTransitionError, UnknownEventType
 
 INLINE_BYTES: Final = 2048
@@ -56,8 +59,10 @@ class Entities(dict[str, _T]):
         self.changed[entity_id] = None
 
 
-class StreamFold:
+class StreamFold(ABC):
     """What the folds of all streams share: order, and who caused what."""
+
+    KIND: ClassVar[StreamKind]
 
     def __init__(self, state: StreamState, reducers: Mapping[str, Reducer]) -> None:
         self._reducers = reducers
@@ -97,6 +102,10 @@ class StreamFold:
         """What was folded so far has been handed over; changes count from here on."""
         self.marked_seq = self.last_seq
 
+    @abstractmethod
+    def freeze(self) -> StreamState:
+        """The state so far; the fold has done its work then."""
+
     def seal_head(self) -> str:
         """The hash of the last event, computed once, when somebody asks."""
         if self._unhashed is not None:
@@ -124,6 +133,8 @@ class StreamFold:
 
 class SignalFold(StreamFold):
     """Folds a signal's stream."""
+
+    KIND: ClassVar[StreamKind] = "SIGNAL"
 
     def __init__(self, state: SignalState, reducers: Mapping[str, Reducer]) -> None:
         super().__init__(state, reducers)
@@ -168,6 +179,8 @@ class SignalFold(StreamFold):
 
 class RunFold(StreamFold):
     """Folds a run's stream."""
+
+    KIND: ClassVar[StreamKind] = "RUN"
 
     def __init__(self, state: RunState, reducers: Mapping[str, Reducer]) -> None:
         super().__init__(state, reducers)
@@ -288,3 +301,96 @@ class RunFold(StreamFold):
         """Nothing to do until an event says otherwise."""
         self.suspended = False
         self.wake_at = None
+
+
+class EntityFold(StreamFold):
+    """Folds an entity's stream."""
+
+    KIND: ClassVar[StreamKind] = "ENTITY"
+
+    def __init__(self, state: EntityState, reducers: Mapping[str, Reducer]) -> None:
+        super().__init__(state, reducers)
+        self.entity: Entity | None = state.entity
+        self._marked = state.entity
+
+    @property
+    def changed(self) -> bool:
+        """Whether the entity's row is another than at the last mark."""
+        return self.entity is not self._marked
+
+    @property
+    def version(self) -> int:
+        """How many changes it has had; none: there is no such entity yet."""
+        return 0 if self.entity is None else self.entity.version
+
+    def mark(self) -> None:
+        super().mark()
+        self._marked = self.entity
+
+    def freeze(self) -> EntityState:
+        self._frozen = True
+        return EntityState(
+            stream_id=self.stream_id,
+            tenant_id=self.tenant_id,
+            last_seq=self.last_seq,
+            head=self.seal_head(),
+            last_at=self.last_at,
+            last_event=self.last_event,
+            causes=self.causes,
+            large=self.large,
+            entity=self.entity,
+        )
+
+
+class ScheduleFold(StreamFold):
+    """Folds a schedule's stream."""
+
+    KIND: ClassVar[StreamKind] = "SCHEDULE"
+
+    def __init__(self, state: ScheduleState, reducers: Mapping[str, Reducer]) -> None:
+        super().__init__(state, reducers)
+        self.schedule: Schedule | None = state.schedule
+        self._marked = state.schedule
+
+    @property
+    def changed(self) -> bool:
+        """Whether the schedule's row is another than at the last mark."""
+        return self.schedule is not self._marked
+
+    @property
+    def version(self) -> int:
+        """How often it was scheduled; never: there is no such schedule yet."""
+        return 0 if self.schedule is None else self.schedule.version
+
+    def mark(self) -> None:
+        super().mark()
+        self._marked = self.schedule
+
+    def freeze(self) -> ScheduleState:
+        self._frozen = True
+        return ScheduleState(
+            stream_id=self.stream_id,
+            tenant_id=self.tenant_id,
+            last_seq=self.last_seq,
+            head=self.seal_head(),
+            last_at=self.last_at,
+            last_event=self.last_event,
+            causes=self.causes,
+            large=self.large,
+            schedule=self.schedule,
+        )
+
+    def existing(self, to_state: str) -> Schedule:
+        if self.schedule is None:
+            raise StateTransitionError("schedule", self.stream_id, None, to_state)
+        return self.schedule
+
+    def to(self, status: str, event: Event, **changes: Any) -> None:
+        """Moves it from where it is due: what is done or cancelled only begins anew."""
+        schedule = self.existing(status)
+        if schedule.status != "ACTIVE":
+            raise StateTransitionError("schedule", schedule.id, schedule.status, status)
+        transitions.SCHEDULE.check(schedule.id, schedule.status, status)
+        self.schedule = msgspec.structs.replace(
+            schedule, status=status, updated_at=event.occurred_at, **changes
+        )

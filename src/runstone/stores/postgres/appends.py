@@ -17,7 +17,7 @@ from runstone.core.append import append_write, empty_state, repeated
 from runstone.core.commit import Commit
 from runstone.core.contract import AppendResult
 from runstone.core.events import EventDraft
-from runstone.core.state import RunState, SignalState
+from runstone.core.state import StreamState
 from runstone.core.stream import StreamHead
 from runstone.errors import DuplicateKey, StaleFence, StaleSequence
 from runstone.ports.store import Committed
@@ -26,8 +26,6 @@ from runstone.stores.postgres import reads
 STATES_KEPT: Final = 256
 ATTEMPTS: Final = 100
 """How often an append is decided again before its caller learns that the stream is too busy."""
-
-State = SignalState | RunState
 
 
 class Appends:
@@ -39,7 +37,7 @@ class Appends:
         self._read = read
         self._commit = commit
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._states: OrderedDict[str, State] = OrderedDict()
+        self._states: OrderedDict[str, StreamState] = OrderedDict()
 
     async def append(self, draft: EventDraft) -> AppendResult:
         turn = self._turns.setdefault(draft.stream_id, asyncio.Lock())
@@ -65,7 +63,7 @@ class Appends:
         self._remember(after)
         return AppendResult(run_seq=write.last_seq, idempotent=False, persisted=True)
 
-    async def _state(self, head: StreamHead | None, draft: EventDraft) -> State:
+    async def _state(self, head: StreamHead | None, draft: EventDraft) -> StreamState:
         """The stream's state: as remembered, if that is still its head, else folded from the log."""
         if head is None:
             return empty_state(draft)
@@ -73,10 +71,10 @@ class Appends:
         if known is not None and known.head == head.head:
             return known
         stream = await self._read(reads.load, draft.tenant_id, draft.stream_id, 0)
-        folded: State = stream.fold()
+        folded: StreamState = stream.fold()
         return folded
 
-    def _remember(self, state: State) -> None:
+    def _remember(self, state: StreamState) -> None:
         self._states[state.stream_id] = state
         self._states.move_to_end(state.stream_id)
         if len(self._states) > STATES_KEPT:

@@ -17,9 +17,11 @@ from typing import Any, Final, TypeAlias
 from runstone.core.chain import event_bytes
 from runstone.core.commit import Commit, StreamWrite
 from runstone.core.effect import Effect, OutboxEntry
+from runstone.core.entity import Entity
 from runstone.core.events import Event
 from runstone.core.rows import CHANGING, Row
 from runstone.core.run import QueueEntry, Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.step import Step, StepCorrection
 from runstone.core.toolcall import ToolCall
@@ -88,6 +90,8 @@ PARTS: Final = (
     Part("outbox_released", "release_part", OutboxEntry, columns=_changed(OutboxEntry)),
     Part("holds_ended", "end_holds_part", OutboxEntry, shape="batch_ids"),
     Part("tool_calls", "upsert_part", ToolCall),
+    Part("entities", "upsert_part", Entity, order="tenant_id, entity_type, entity_id"),
+    Part("schedules", "upsert_part", Schedule, order="tenant_id, name"),
     Part("queued", "insert_part", QueueEntry, order="run_id"),
     Part("requeued", "requeue_part", QueueEntry),
     Part("dequeued", "dequeue_part", QueueEntry, shape="batch_ids"),
@@ -101,6 +105,8 @@ _KINDS: Final[dict[type, tuple[int, int]]] = {
     Effect: (_PLACES["effects"],) * 2,
     OutboxEntry: (_PLACES["outbox_events"],) * 2,
     ToolCall: (_PLACES["tool_calls"],) * 2,
+    Entity: (_PLACES["entities"],) * 2,
+    Schedule: (_PLACES["schedules"],) * 2,
 }
 """By kind of row: the part that writes it when its stream is new, and when its stream is there."""
 _QUEUED, _REQUEUED, _DEQUEUED = (_PLACES[name] for name in ("queued", "requeued", "dequeued"))

@@ -92,6 +92,11 @@ async def page(connection: Connection, after: FeedPosition | None, limit: int) -
     return items
 
 
+async def begin_epoch(connection: Connection) -> None:
+    """Begins an epoch if this is another cluster, or another timeline, than the last one's."""
+    await connection.execute(_SQL["epoch"])
+
+
 async def _epochs(connection: Connection) -> list[_Epoch]:
     rows = await connection.fetch(_SQL["epochs"])
     return [_Epoch(*row) for row in rows]

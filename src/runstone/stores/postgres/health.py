@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Vitals
+from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
 from runstone.stores.postgres import feed
 from runstone.stores.postgres.connections import DURABLE, Connection
 from runstone.stores.sql import migrations, statements
@@ -39,6 +39,10 @@ async def vitals(connection: Connection, now: datetime) -> Vitals:
         paused=tuple(
             Stuck(reason=reason, count=count, example=example)
             for reason, count, example in await connection.fetch(_SQL["paused"])
+        ),
+        unfired=tuple(
+            Unfired(task=task, count=count, since=since, example=name)
+            for task, count, since, name in await connection.fetch(_SQL["unfired"], now)
         ),
     )
 

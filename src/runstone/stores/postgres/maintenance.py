@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from runstone.core.effect import OutboxEntry
-from runstone.core.rows import TABLES, Row
+from runstone.core.rows import STREAM_TABLES, TABLES, Row, row_id
 from runstone.core.run import QueueEntry
 from runstone.errors import StaleSequence
 from runstone.stores.postgres.connections import Connection
@@ -25,14 +25,14 @@ _LEASED: Final = (QueueEntry, OutboxEntry)
 def _belongs(name: str) -> str:
     if name == "outbox_events":
         return _SQL["belongs_to_effects"]
-    return _SQL["belongs"].replace("{own_id}", "id" if name in ("signals", "runs") else "run_id")
+    return _SQL["belongs"].replace("{own_id}", "id" if name in STREAM_TABLES else "run_id")
 
 
 def _origin(name: str) -> str:
     """The stream that a row comes from."""
     if name == "outbox_events":
         return _SQL["origin_of_outbox"]
-    return "t.id" if name in ("signals", "runs") else "t.run_id"
+    return "t.id" if name in STREAM_TABLES else "t.run_id"
 
 
 def _delete_statement(struct: type[Row], name: str) -> str:
@@ -78,9 +78,7 @@ async def replace_rows(
             raise StaleSequence(stream_id, last_seq, head.last_seq if head else 0)
         await _open_guards(connection, f"rebuild of {stream_id}")
         for struct in reversed(TABLES):
-            wanted = [
-                row.run_id if isinstance(row, QueueEntry) else row.id for row in rows if type(row) is struct
-            ]
+            wanted = [row_id(row) for row in rows if type(row) is struct]
             await connection.execute(_DELETE[struct], stream_id, wanted)
         for struct in TABLES:
             packed = [ENTITIES[struct].pack(row) for row in rows if type(row) is struct]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Final
 
+import msgspec
+
 from runstone.core.effect import Effect
+from runstone.core.entity import Entity
 from runstone.core.events import Event
-from runstone.core.rows import TABLES, Row
+from runstone.core.rows import STREAM_TABLES, TABLES, Row
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot, project, run_snapshot
 from runstone.core.state import RunState
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
 from runstone.core.transitions import EFFECT, RUN
-from runstone.ports.store import EffectClaim, EffectGroup
+from runstone.ports.store import DueSchedule, EffectClaim, EffectGroup, Place
 from runstone.stores.postgres.connections import Connection
 from runstone.stores.postgres.rows import ENTITIES, EVENTS, STREAMS, Table
 from runstone.stores.sql import statements
@@ -27,6 +32,8 @@ _SQL: Final = {
     .replace("{run_selected}", ENTITIES[Run].selected)
     .replace("{signal_selected}", ENTITIES[Signal].selected)
     .replace("{effect_selected}", ENTITIES[Effect].selected)
+    .replace("{entity_selected}", ENTITIES[Entity].selected)
+    .replace("{schedule_selected}", ENTITIES[Schedule].selected)
     for name, statement in statements("postgres").items()
 }
 _ORDER: Final = {"steps": "step_index"}
@@ -44,9 +51,9 @@ async def moment(connection: Connection) -> AsyncIterator[None]:
 
 
 def _of_stream_statement(table: Table[Any], name: str) -> str:
-    """A table's rows of one stream; signals and runs are their stream themselves."""
+    """A table's rows of one stream."""
     belongs = _SQL["belongs_to_effects" if name == "outbox_events" else "belongs"]
-    own_id = "id" if name in ("signals", "runs") else "run_id"
+    own_id = "id" if name in STREAM_TABLES else "run_id"
     return (
         _SQL["of_stream"]
         .replace("{selected}", table.selected)
@@ -82,6 +89,25 @@ async def load(connection: Connection, tenant_id: str, stream_id: str, after_seq
         return None
     events = [EVENTS.unpack(row[_HEAD:]) for row in map(tuple, rows) if row[_HEAD] is not None]
     return Stream(head=STREAMS.unpack(tuple(rows[0])[:_HEAD]), events=tuple(events))
+
+
+async def load_many(connection: Connection, places: Sequence[Place]) -> list[Stream | None]:
+    """The same for many: rows that belong together come together, in the order of their places."""
+    asked = zip(*map(msgspec.structs.astuple, places), strict=True)
+    rows = await connection.fetch(_SQL["load_many"], *map(list, asked)) if places else ()
+    heads: dict[int, Any] = {}
+    events: dict[int, list[Event]] = {}
+    for row in map(tuple, rows):
+        number = row[0] - 1
+        if number not in heads:
+            heads[number] = STREAMS.unpack(row[1 : _HEAD + 1])
+            events[number] = []
+        if row[_HEAD + 1] is not None:
+            events[number].append(EVENTS.unpack(row[_HEAD + 1 :]))
+    return [
+        Stream(head=heads[number], events=tuple(events[number])) if number in heads else None
+        for number in range(len(places))
+    ]
 
 
 async def keyed(
@@ -157,7 +183,10 @@ async def list_runs(connection: Connection, tenant_id: str, status: str | None, 
 async def held_effects(connection: Connection, effect_ids: Sequence[str]) -> list[EffectClaim]:
     """Effects and the fences of their outbox entries."""
     rows = map(tuple, await connection.fetch(_SQL["held_effects"], list(effect_ids)))
-    return [EffectClaim(effect=ENTITIES[Effect].unpack(row[1:]), fence=row[0]) for row in rows]
+    return [
+        EffectClaim(effect=ENTITIES[Effect].unpack(row[3:]), signal_id=row[2], fence=row[0], claims=row[1])
+        for row in rows
+    ]
 
 
 async def find_effect(connection: Connection, tenant_id: str, key: str) -> Effect | None:
@@ -178,6 +207,43 @@ async def effect_groups(connection: Connection, tenant_id: str, status: str | No
     return [
         EffectGroup(status=status, effect_type=effect_type, error_code=error_code, count=count)
         for status, effect_type, error_code, count in map(tuple, rows)
+    ]
+
+
+async def list_entities(
+    connection: Connection,
+    tenant_id: str,
+    entity_type: str | None,
+    after: tuple[str, str] | None,
+    limit: int,
+) -> list[Entity]:
+    rows = await connection.fetch(_SQL["list_entities"], tenant_id, entity_type, *(after or ("", "")), limit)
+    return list(map(ENTITIES[Entity].unpack, rows))
+
+
+async def list_schedules(
+    connection: Connection,
+    tenant_id: str,
+    status: str | None,
+    task: str | None,
+    after: str | None,
+    limit: int,
+) -> list[Schedule]:
+    rows = await connection.fetch(_SQL["list_schedules"], tenant_id, status, task, after or "", limit)
+    return list(map(ENTITIES[Schedule].unpack, rows))
+
+
+async def due_schedules(
+    connection: Connection,
+    tasks: Sequence[str],
+    until: datetime,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> list[DueSchedule]:
+    rows = await connection.fetch(_SQL["due_schedules"], list(tasks), until, *(after or (None, None)), limit)
+    return [
+        DueSchedule(schedule=ENTITIES[Schedule].unpack(row[_HEAD:]), head=STREAMS.unpack(row[:_HEAD]))
+        for row in map(tuple, rows)
     ]
 
 

@@ -31,7 +31,7 @@ SCHEMA: Final = "runstone"
 
 _IDS: Final = frozenset(
     {"id", "tenant_id", "stream_id", "run_id", "signal_id", "step_id", "aggregate_id"}
-    | {"correlation_id", "causation_id", "control_signal_id"}
+    | {"correlation_id", "causation_id", "control_signal_id", "effect_id", "last_run_id"}
 )
 _TYPES: Final[dict[Any, str]] = {
     datetime: "timestamptz",

@@ -11,16 +11,27 @@ from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
 from runstone.core.effect import Effect
+from runstone.core.entity import Entity
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import Row
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus, ScheduleStatus
 from runstone.errors import StoreClosed
 from runstone.ports.clock import Clock
-from runstone.ports.store import Claim, Committed, EffectClaim, EffectGroup, FeedItem, FeedPosition
+from runstone.ports.store import (
+    Claim,
+    Committed,
+    DueSchedule,
+    EffectClaim,
+    EffectGroup,
+    FeedItem,
+    FeedPosition,
+    Place,
+)
 from runstone.stores.postgres import (
     checkpoints,
     feed,
@@ -161,6 +172,9 @@ class PostgresStore(PostgresUpkeep):
     async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
         return await self._read(reads.load, tenant_id, stream_id, after_seq)
 
+    async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
+        return await self._read(reads.load_many, places)
+
     async def claim(
         self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
     ) -> Sequence[Claim]:
@@ -275,6 +289,45 @@ class PostgresStore(PostgresUpkeep):
     ) -> Sequence[EffectGroup]:
         return await self._read(reads.effect_groups, tenant_id, status)
 
+    async def get_entity(self, tenant_id: str, stream_id: str) -> Entity | None:
+        found: Entity | None = await self._read(reads.one, Entity, tenant_id, stream_id)
+        return found
+
+    async def list_entities(
+        self,
+        tenant_id: str,
+        *,
+        entity_type: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[Entity]:
+        return await self._read(reads.list_entities, tenant_id, entity_type, after, limit)
+
+    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
+        found: Schedule | None = await self._read(reads.one, Schedule, tenant_id, stream_id)
+        return found
+
+    async def list_schedules(
+        self,
+        tenant_id: str,
+        *,
+        status: ScheduleStatus | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Schedule]:
+        return await self._read(reads.list_schedules, tenant_id, status, task, after, limit)
+
+    async def due_schedules(
+        self,
+        *,
+        tasks: Sequence[str],
+        until: datetime,
+        after: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[DueSchedule]:
+        return await self._read(reads.due_schedules, tasks, until, after, limit)
+
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         return await self._read(reads.rows, tenant_id, stream_id)
 
@@ -354,11 +407,15 @@ class _EnlistedStore(PostgresStore):
 
     def __init__(self, store: PostgresStore, transaction: Transaction) -> None:
         self.where, self.clock, self.bell = store.where, store.clock, store.bell
+        self._store = store
         self._transaction = transaction
         self._appends = Appends(self._read, self.commit)
         self._claims = leases.Claims()
 
     async def commit(self, commit: Commit) -> Committed:
+        """Behind the feed's epoch, which after a failover nobody may have begun yet; to begin it in a
+        transaction that stays open would hold up every other writer."""
+        await self._store._change(feed.begin_epoch)
         return await self._transaction.commit(commit, self.clock.now())
 
     async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Vitals
+from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
 from runstone.stores.sql import statements
 from runstone.stores.sqlite.files import LOG_BYTES, is_memory
 from runstone.stores.sqlite.rows import from_micros, to_micros
@@ -49,6 +49,10 @@ def vitals(connection: sqlite3.Connection, now: datetime) -> Vitals:
         paused=tuple(
             Stuck(reason=reason, count=count, example=example)
             for reason, count, example in connection.execute(_SQL["paused"])
+        ),
+        unfired=tuple(
+            Unfired(task=task, count=count, since=from_micros(since), example=name)
+            for task, count, since, name in connection.execute(_SQL["unfired"], at)
         ),
     )
 

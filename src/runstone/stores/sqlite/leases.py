@@ -6,12 +6,13 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from runstone.ports.store import Claim, EffectClaim
 from runstone.stores.sql import statements
 from runstone.stores.sqlite import reads
 
+_T = TypeVar("_T")
 _SQL: Final = statements("sqlite")
 
 
@@ -51,13 +52,13 @@ def _tenants(connection: sqlite3.Connection, next_tenant: str, now: int) -> list
 
 
 def _take_fairly(
-    take: Callable[[str, int], list[tuple[Any, ...]]],
+    take: Callable[[str, int], list[_T]],
     tenants: list[str],
     limit: int,
     room: Callable[[str], int | None] = lambda tenant_id: None,
-) -> list[tuple[Any, ...]]:
+) -> list[_T]:
     """An equal share for each tenant, as far as it has room; what one does not use goes to the others."""
-    taken: list[tuple[Any, ...]] = []
+    taken: list[_T] = []
     while tenants and len(taken) < limit:
         share = max(1, (limit - len(taken)) // len(tenants))
         for tenant_id in list(tenants):
@@ -106,17 +107,19 @@ def claim_effects(
     due = {"worker_id": worker_id, "types": json.dumps(list(types)), "now": now, "held_until": held_until}
     taken = Counter(holding)
 
-    def take(tenant_id: str, most: int) -> list[tuple[Any, ...]]:
-        rows = connection.execute(_SQL["claim_effects"], {**due, "tenant_id": tenant_id, "limit": most})
-        got = rows.fetchall()
+    def take(tenant_id: str, most: int) -> list[str]:
+        wanted = {**due, "tenant_id": tenant_id, "limit": most}
+        (effect_ids,) = connection.execute(_SQL["claimable_effects"], wanted).fetchone()
+        connection.execute(_SQL["claim_effects"], {**due, "effect_ids": effect_ids})
+        got: list[str] = json.loads(effect_ids)
         taken[tenant_id] += len(got)
         return got
 
     def room(tenant_id: str) -> int | None:
         return None if per_tenant is None else per_tenant - taken[tenant_id]
 
-    rows = _take_fairly(take, _tenants(connection, _SQL["next_tenant_with_effects"], now), limit, room)
-    return reads.held_effects(connection, [row[0] for row in rows]) if rows else []
+    own = _take_fairly(take, _tenants(connection, _SQL["next_tenant_with_effects"], now), limit, room)
+    return reads.held_effects(connection, worker_id, own) if own else []
 
 
 def extend_effects(
@@ -125,7 +128,7 @@ def extend_effects(
     """Keeps a worker's outbox entries its own for another while."""
     named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids)), "held_until": held_until}
     own = [row[0] for row in connection.execute(_SQL["extend_effects"], named).fetchall()]
-    return reads.held_effects(connection, own) if own else []
+    return reads.held_effects(connection, worker_id, own) if own else []
 
 
 def release_effects(

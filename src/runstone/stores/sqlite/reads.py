@@ -5,32 +5,54 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final
+
+import msgspec
 
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.effect import Effect
+from runstone.core.entity import Entity
 from runstone.core.events import Event
-from runstone.core.rows import TABLES, Row
+from runstone.core.rows import STREAM_TABLES, TABLES, Row
 from runstone.core.run import Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot, project, run_snapshot
 from runstone.core.state import RunState
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
-from runstone.ports.store import EffectClaim, EffectGroup, FeedItem, FeedPosition
+from runstone.ports.store import DueSchedule, EffectClaim, EffectGroup, FeedItem, FeedPosition, Place
 from runstone.stores.sql import statements
 from runstone.stores.sqlite.files import schema_problems
-from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS
+from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS, to_micros
 
 _SQL: Final = {
     name: statement.replace("{event_columns}", EVENTS.selected)
+    .replace("{head_columns}", STREAMS.selected)
     .replace("{checkpoint_columns}", CHECKPOINTS.selected)
     .replace("{runs}", ENTITIES[Run].selected)
     .replace("{signals}", ENTITIES[Signal].selected)
+    .replace("{entities}", ENTITIES[Entity].selected)
+    .replace("{schedules}", ENTITIES[Schedule].selected)
+    .replace(
+        "{due_schedules}",
+        ", ".join(
+            (
+                *(f"s.{column}" for column in STREAMS.columns),
+                *(f"d.{column}" for column in ENTITIES[Schedule].columns),
+            )
+        ),
+    )
     .replace("{effects}", ", ".join(f"e.{column}" for column in ENTITIES[Effect].columns))
     for name, statement in statements("sqlite").items()
 }
 _ORDER: Final = {"steps": "step_index"}
+_rows_of: Final = msgspec.json.Decoder(list[list[Any]]).decode
+_run_seq: Final = attrgetter("run_seq")
+_BEFORE_ALL: Final = -(2**63)
+"""No time that SQLite can keep comes before it."""
 _EVERYTHING: Final = -1
 """SQLite's LIMIT for no limit."""
 
@@ -61,6 +83,24 @@ def load(connection: sqlite3.Connection, tenant_id: str, stream_id: str, after_s
             return None
         events = fetch(connection, tenant_id, stream_id, after_seq, _EVERYTHING)
         return Stream(head=found, events=tuple(events))
+
+
+def load_many(connection: sqlite3.Connection, places: Sequence[Place]) -> list[Stream | None]:
+    """One statement and one row; what JSON cannot hold is damaged, and row by row it is said what."""
+    asked = json.dumps([msgspec.structs.astuple(place) for place in places])
+    try:
+        heads, events = connection.execute(_SQL["load_many"], {"places": asked}).fetchone()
+        found_heads, found_events = _rows_of(heads), _rows_of(events)
+    except (sqlite3.OperationalError, sqlite3.DataError, msgspec.DecodeError, UnicodeError):
+        with _moment(connection):
+            return [load(connection, place.tenant_id, place.stream_id, place.after_seq) for place in places]
+    streams: list[list[Event]] = [[] for _ in places]
+    for number, *row in found_events:
+        streams[number].append(EVENTS.unpack(row))
+    found: list[Stream | None] = [None] * len(places)
+    for number, *row in found_heads:
+        found[number] = Stream(head=_head(row), events=tuple(sorted(streams[number], key=_run_seq)))
+    return found
 
 
 def feed(connection: sqlite3.Connection, after: FeedPosition, limit: int) -> list[FeedItem]:
@@ -97,8 +137,8 @@ def one(connection: sqlite3.Connection, struct: type[Any], tenant_id: str, row_i
 
 
 def _belongs(name: str) -> str:
-    """What makes a row a stream's own; signals and runs are their stream themselves."""
-    if name in ("signals", "runs"):
+    """What makes a row a stream's own."""
+    if name in STREAM_TABLES:
         return "id = ?"
     if name == "outbox_events":
         return "id IN (SELECT id FROM effects WHERE run_id = ?)"
@@ -156,10 +196,22 @@ def list_runs(connection: sqlite3.Connection, **filters: Any) -> list[Run]:
     return [ENTITIES[Run].unpack(row) for row in connection.execute(_SQL["list_runs"], filters)]
 
 
-def held_effects(connection: sqlite3.Connection, effect_ids: Sequence[str]) -> list[EffectClaim]:
-    """Effects and the fences of their outbox entries."""
-    found = connection.execute(_SQL["held_effects"], {"effect_ids": json.dumps(list(effect_ids))})
-    return [EffectClaim(effect=ENTITIES[Effect].unpack(row[1:]), fence=row[0]) for row in found]
+def held_effects(
+    connection: sqlite3.Connection, worker_id: str, effect_ids: Sequence[str]
+) -> list[EffectClaim]:
+    """Those of these effects that a worker has, and how it has them; what has been due longest first."""
+    named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids))}
+    (found,) = connection.execute(_SQL["held_effects"], named).fetchone()
+    claims = [
+        EffectClaim(effect=ENTITIES[Effect].unpack(row), signal_id=signal_id, fence=fence, claims=claims)
+        for fence, claims, signal_id, *row in _rows_of(found)
+    ]
+    return sorted(claims, key=_due)
+
+
+def _due(claim: EffectClaim) -> tuple[datetime, str]:
+    effect = claim.effect
+    return effect.next_retry_at or effect.requested_at, effect.id
 
 
 def find_effect(connection: sqlite3.Connection, tenant_id: str, key: str) -> Effect | None:
@@ -176,6 +228,65 @@ def effect_groups(connection: sqlite3.Connection, tenant_id: str, status: str | 
     return [
         EffectGroup(status=status, effect_type=effect_type, error_code=error_code, count=count)
         for status, effect_type, error_code, count in found
+    ]
+
+
+def list_entities(
+    connection: sqlite3.Connection,
+    tenant_id: str,
+    entity_type: str | None,
+    after: tuple[str, str] | None,
+    limit: int,
+) -> list[Entity]:
+    last_type, last_id = after or ("", "")
+    found = connection.execute(
+        _SQL["list_entities"],
+        {
+            "tenant_id": tenant_id,
+            "entity_type": entity_type,
+            "after_type": last_type,
+            "after_id": last_id,
+            "limit": limit,
+        },
+    )
+    return [ENTITIES[Entity].unpack(row) for row in found]
+
+
+def list_schedules(
+    connection: sqlite3.Connection,
+    tenant_id: str,
+    status: str | None,
+    task: str | None,
+    after: str | None,
+    limit: int,
+) -> list[Schedule]:
+    found = connection.execute(
+        _SQL["list_schedules"],
+        {"tenant_id": tenant_id, "status": status, "task": task, "after": after or "", "limit": limit},
+    )
+    return [ENTITIES[Schedule].unpack(row) for row in found]
+
+
+def due_schedules(
+    connection: sqlite3.Connection,
+    tasks: Sequence[str],
+    until: datetime,
+    after: tuple[datetime, str] | None,
+    limit: int,
+) -> list[DueSchedule]:
+    found = connection.execute(
+        _SQL["due_schedules"],
+        {
+            "tasks": json.dumps(list(tasks)),
+            "until": to_micros(until),
+            "after_time": to_micros(after[0]) if after else _BEFORE_ALL,
+            "after_id": after[1] if after else "",
+            "limit": limit,
+        },
+    )
+    heads = len(STREAMS.columns)
+    return [
+        DueSchedule(schedule=ENTITIES[Schedule].unpack(row[heads:]), head=_head(row[:heads])) for row in found
     ]
 
 
@@ -254,7 +365,7 @@ def _origin(name: str, owner: str) -> str:
         return (
             f"SELECT 1 FROM effects AS e JOIN {owner} AS o ON o.{stream_id} = e.run_id WHERE e.id = {name}.id"
         )
-    own_id = "id" if name in ("signals", "runs") else "run_id"
+    own_id = "id" if name in STREAM_TABLES else "run_id"
     return f"SELECT 1 FROM {owner} AS o WHERE o.{stream_id} = {name}.{own_id}"
 
 

@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from runstone.core.rows import TABLES
+from runstone.core.events import LASTING
+from runstone.core.rows import STREAM_TABLES, TABLES
 from runstone.core.tombstone import Resting, Tombstone, check_whole
 from runstone.core.transitions import EFFECT, RUN
 from runstone.errors import CommitRefused
@@ -28,10 +29,11 @@ def _listed(states: Iterable[str]) -> str:
 _SQL: Final = {
     name: statement.replace("{ended_runs}", _listed(RUN.terminal))
     .replace("{ended_effects}", _listed(EFFECT.terminal))
+    .replace("{lasting}", _listed(LASTING))
     .replace("{tombstones}", TOMBSTONES.selected)
     for name, statement in statements("sqlite").items()
 }
-_OWN_ID: Final = {"signals": "id", "runs": "id", "streams": "id", "orchestration_events": "stream_id"}
+_OWN_ID: Final = {**dict.fromkeys((*STREAM_TABLES, "streams"), "id"), "orchestration_events": "stream_id"}
 _FORGOTTEN: Final = (*reversed(TABLES.values()), "run_checkpoints", "orchestration_events", "streams")
 """Children before parents."""
 

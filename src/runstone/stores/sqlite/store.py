@@ -18,17 +18,28 @@ from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
 from runstone.core.effect import Effect, OutboxEntry
+from runstone.core.entity import Entity
 from runstone.core.events import Event, EventDraft
-from runstone.core.rows import TABLES, Row
+from runstone.core.rows import TABLES, Row, row_id
 from runstone.core.run import QueueEntry, Run
+from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
-from runstone.core.state import RunState, SignalState
+from runstone.core.state import StreamState
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.core.transitions import EffectStatus, RunStatus, ScheduleStatus
 from runstone.errors import DuplicateKey, StaleSequence, StoreClosed, StoreError
 from runstone.ports.clock import Clock, SystemClock
-from runstone.ports.store import Claim, Committed, EffectClaim, EffectGroup, FeedItem, FeedPosition
+from runstone.ports.store import (
+    Claim,
+    Committed,
+    DueSchedule,
+    EffectClaim,
+    EffectGroup,
+    FeedItem,
+    FeedPosition,
+    Place,
+)
 from runstone.stores.sql import statements
 from runstone.stores.sqlite import commits, forks, leases, reads
 from runstone.stores.sqlite.commits import Packed
@@ -71,7 +82,7 @@ class SqliteStore(SqliteUpkeep):
         self._readers = None if inline else ThreadPoolExecutor(READERS, "runstone-sqlite-reader")
         self._reading = threading.local()
         self._opened: list[sqlite3.Connection] = []
-        self._states: OrderedDict[str, SignalState | RunState] = OrderedDict()
+        self._states: OrderedDict[str, StreamState] = OrderedDict()
         self._closed = False
         if not is_memory(path):
             forks.opened(self, path)
@@ -143,7 +154,7 @@ class SqliteStore(SqliteUpkeep):
         self._remember(after)
         return AppendResult(run_seq=write.last_seq, idempotent=False, persisted=True)
 
-    def _state(self, connection: sqlite3.Connection, draft: EventDraft) -> SignalState | RunState:
+    def _state(self, connection: sqlite3.Connection, draft: EventDraft) -> StreamState:
         """The stream's state: as remembered, if that is still its head, else folded from the log."""
         head = reads.head(connection, draft.tenant_id, draft.stream_id)
         if head is None:
@@ -155,7 +166,7 @@ class SqliteStore(SqliteUpkeep):
         assert stream is not None, "its head was there a moment ago, in the same transaction"
         return stream.fold()
 
-    def _remember(self, state: SignalState | RunState) -> None:
+    def _remember(self, state: StreamState) -> None:
         self._states[state.stream_id] = state
         self._states.move_to_end(state.stream_id)
         if len(self._states) > STATES_KEPT:
@@ -179,6 +190,9 @@ class SqliteStore(SqliteUpkeep):
 
     async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
         return await self._read(reads.load, tenant_id, stream_id, after_seq)
+
+    async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
+        return await self._read(reads.load_many, places)
 
     async def claim(
         self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
@@ -322,6 +336,45 @@ class SqliteStore(SqliteUpkeep):
     ) -> Sequence[EffectGroup]:
         return await self._read(reads.effect_groups, tenant_id, status)
 
+    async def get_entity(self, tenant_id: str, stream_id: str) -> Entity | None:
+        found: Entity | None = await self._read(reads.one, Entity, tenant_id, stream_id)
+        return found
+
+    async def list_entities(
+        self,
+        tenant_id: str,
+        *,
+        entity_type: str | None = None,
+        after: tuple[str, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[Entity]:
+        return await self._read(reads.list_entities, tenant_id, entity_type, after, limit)
+
+    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
+        found: Schedule | None = await self._read(reads.one, Schedule, tenant_id, stream_id)
+        return found
+
+    async def list_schedules(
+        self,
+        tenant_id: str,
+        *,
+        status: ScheduleStatus | None = None,
+        task: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Sequence[Schedule]:
+        return await self._read(reads.list_schedules, tenant_id, status, task, after, limit)
+
+    async def due_schedules(
+        self,
+        *,
+        tasks: Sequence[str],
+        until: datetime,
+        after: tuple[datetime, str] | None = None,
+        limit: int = 100,
+    ) -> Sequence[DueSchedule]:
+        return await self._read(reads.due_schedules, tasks, until, after, limit)
+
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         return await self._read(reads.rows, tenant_id, stream_id)
 
@@ -385,9 +438,7 @@ def _replace_rows(
         raise StaleSequence(stream_id, last_seq, head.last_seq if head else 0)
     _begin_maintenance(connection, f"rebuild of {stream_id}")
     for struct in reversed(TABLES):
-        wanted = [
-            row.run_id if isinstance(row, QueueEntry) else row.id for row in rows if type(row) is struct
-        ]
+        wanted = [row_id(row) for row in rows if type(row) is struct]
         reads.delete_of_stream(connection, struct, stream_id, wanted, leased=struct in _LEASED)
     for struct in TABLES:
         table = ENTITIES[struct]

@@ -26,8 +26,11 @@ prove how a store forgets what was archived and what it says of how it is doing.
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("claims", "commits", "event_log", "feeds", "host", "queries")),
-    *(f"{__name__}.{part}" for part in ("health", "outbox", "retention", "rules", "scene", "walks")),
+    *(f"{__name__}.{part}" for part in ("claims", "commits", "entities", "event_log", "feeds", "host")),
+    *(
+        f"{__name__}.{part}"
+        for part in ("queries", "health", "outbox", "retention", "rules", "scene", "schedules", "walks")
+    ),
 )
 
 from runstone.testing.conformance.event_log import EventLogSuite  # noqa: E402

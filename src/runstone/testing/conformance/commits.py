@@ -13,8 +13,8 @@ from runstone.core.commit import Commit
 from runstone.core.decide import Decision
 from runstone.core.events import Event
 from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequence
-from runstone.ports.cases import carry_out, load_case
-from runstone.ports.store import Committed
+from runstone.ports.cases import carry_out, catch_up, load_case, load_cases
+from runstone.ports.store import Committed, Place
 from runstone.testing.conformance.rules import tampered
 from runstone.testing.conformance.scene import Scene, Suite, meanwhile
 from runstone.testing.conformance.tapes import lengths, random_histories, tapes
@@ -229,6 +229,56 @@ class CommitSuite(Suite):
         assert await scene.store.load(scene.new_id(), case.run.stream_id) is None
         assert await scene.store.load(scene.tenant_id, scene.new_id()) is None
         assert await load_case(scene.store, scene.new_id(), case.run.stream_id) is None
+
+    async def test_many_streams_are_loaded_as_each_alone(self, scene: Scene) -> None:
+        """Of several tenants, some of them in part; what there is not, and what is another's, is none."""
+        cases = [await scene.carry(await scene.running(), scene.set_variable()) for _ in range(3)]
+        other = scene.for_tenant(scene.new_id())
+        cases.append(await other.running())
+        places = [
+            Place(state.tenant_id, state.stream_id, after_seq)
+            for case in cases
+            for state in (case.run, case.signal)
+            for after_seq in (0, 2, state.last_seq, state.last_seq + 1)
+        ]
+        places.insert(5, Place(scene.tenant_id, scene.new_id()))
+        places.insert(9, Place(other.tenant_id, cases[0].run.stream_id))
+        alone = [
+            await scene.store.load(place.tenant_id, place.stream_id, after_seq=place.after_seq)
+            for place in places
+        ]
+        assert list(await scene.store.load_many(places)) == alone
+        assert [alone[5], alone[9]] == [None, None]
+        assert list(await scene.store.load_many([])) == []
+
+    async def test_many_streams_are_loaded_as_of_one_moment(self, scene: Scene) -> None:
+        """A run and its signal end in one commit: nobody sees the one without the other."""
+        cases = [await scene.running() for _ in range(8)]
+
+        async def end() -> None:
+            for case in cases:
+                await scene.carry(case, commands.CancelRun(exit_reason="ENOUGH"))
+
+        async def read() -> None:
+            places = [Place(s.tenant_id, s.stream_id) for c in cases for s in (c.run, c.signal)]
+            found = await scene.store.load_many(places)
+            for case, run, signal in zip(cases, found[::2], found[1::2], strict=True):
+                assert run is not None
+                assert signal is not None
+                ended = run.head.last_seq > case.run.last_seq
+                assert ended == (signal.head.last_seq > case.signal.last_seq)
+                assert len(run.events) == run.head.last_seq
+                assert len(signal.events) == signal.head.last_seq
+
+        await meanwhile(end(), read)
+
+    async def test_many_cases_are_loaded_as_each_alone(self, scene: Scene) -> None:
+        cases = [await scene.running() for _ in range(3)]
+        runs = [(case.run.tenant_id, case.run.stream_id) for case in cases]
+        unknown = [(scene.tenant_id, scene.new_id()), (scene.tenant_id, cases[0].signal.stream_id)]
+        assert await load_cases(scene.store, [*runs, *unknown]) == [*cases, None, None]
+        later = [await scene.carry(cases[0], scene.set_variable()), *cases[1:]]
+        assert await catch_up(scene.store, cases) == later
 
     async def test_a_case_is_loaded_as_it_was_decided(self, scene: Scene) -> None:
         history = five_step_history(tenant_id=scene.tenant_id, clock=scene.clock, new_id=scene.new_id)

@@ -339,6 +339,64 @@ class OutboxSuite(Suite):
         (again,) = await claim(scene)
         assert again.effect == claimed.effect
 
+    # How often it was claimed
+
+    async def test_claims_are_counted_until_there_is_an_outcome(self, scene: Scene) -> None:
+        """§OUT-71: whoever executes it may not live to say so."""
+        case = await requested(scene, 2)
+        other = effects_of(case)[1].id
+        for count in (1, 2, 3):
+            claims = await claim(scene, f"d{count}")
+            assert [one.claims for one in claims] == [count, count]
+            await scene.reopen()
+            scene.clock.advance(LEASE)
+        claimed, _ = await claim(scene, "d4")
+        (kept,) = await scene.store.extend_effects("d4", [claimed.effect.id], lease=LEASE)
+        assert (kept.claims, kept.fence) == (4, claimed.fence), "who keeps a claim does not claim"
+        case = await finish(scene, case, claimed, failure(claimed, scene, 0))
+        scene.clock.advance(LEASE)
+        assert {one.effect.id: one.claims for one in await claim(scene, "d5")} == {
+            claimed.effect.id: 1,
+            other: 5,
+        }
+        await scene.audit(case.run.stream_id)
+
+    async def test_a_claim_that_is_given_back_does_not_count(self, scene: Scene) -> None:
+        """§OUT-71, but those before it do."""
+        await requested(scene)
+        await claim(scene, "d1")
+        scene.clock.advance(LEASE)
+        for _ in range(3):
+            (claimed,) = await claim(scene, "d2")
+            assert claimed.claims == 2
+            assert await scene.store.release_effects("d2", [claimed.effect.id]) == 1
+
+    async def test_the_beginning_of_an_effect_is_no_outcome(self, scene: Scene) -> None:
+        """§OUT-71."""
+        case = await requested(scene, delivery="at_most_once")
+        (claimed,) = await claim(scene)
+        begin = commands.BeginEffect(effect_id=claimed.effect.id, executor="d1", fence=claimed.fence)
+        hold = Hold(claimed.effect.id, claimed.fence, release=False)
+        await scene.store.commit(decide(case, begin, context=scene.context(), holds=(hold,)).commit)
+        scene.clock.advance(LEASE)
+        (found,) = await claim(scene, "d2")
+        assert found.claims == 2
+
+    async def test_a_rebuild_keeps_the_count_of_claims(self, scene: Scene) -> None:
+        case = await requested(scene)
+        await claim(scene, "d1")
+        run_id = case.run.stream_id
+        rows = await scene.store.rows(scene.tenant_id, run_id)
+        await scene.store.replace_rows(scene.tenant_id, run_id, case.run.last_seq, rows)
+        scene.clock.advance(LEASE)
+        (claimed,) = await claim(scene, "d2")
+        assert claimed.claims == 2
+
+    async def test_a_claim_names_the_signal_of_its_run(self, scene: Scene) -> None:
+        case = await requested(scene)
+        (claimed,) = await claim(scene)
+        assert claimed.signal_id == case.signal.stream_id
+
     async def test_leases_outlive_a_restart(self, scene: Scene) -> None:
         case = await requested(scene)
         (claimed,) = await claim(scene)

@@ -15,8 +15,10 @@ from runstone.core.rows import Row, all_rows
 from runstone.core.run import QueueEntry, Run
 from runstone.core.state import RunState, SignalState
 from runstone.errors import RunstoneError, StaleSequence
+from runstone.testing.conformance.entities import EntitySuite
 from runstone.testing.conformance.outbox import EffectQueriesSuite
 from runstone.testing.conformance.scene import LEASE, Scene, draft, meanwhile
+from runstone.testing.conformance.schedules import ScheduleSuite
 from runstone.testing.conformance.tapes import lengths, random_histories, tapes
 from runstone.testing.histories import five_step_history, legal_history
 
@@ -35,7 +37,7 @@ async def assert_folded(scene: Scene, *states: SignalState | RunState) -> None:
         assert canonical(stored) == canonical(all_rows(state))
 
 
-class QueriesSuite(EffectQueriesSuite):
+class QueriesSuite(EffectQueriesSuite, EntitySuite, ScheduleSuite):
     """What a store that answers questions has to pass."""
 
     # Rows

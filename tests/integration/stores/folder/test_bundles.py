@@ -129,7 +129,7 @@ async def test_what_outlives_runs_has_no_place_in_a_folder_of_them(tmp_path: Pat
     """§STO-1: it says so, whether a bundle of it comes or an event, and leaves nothing behind."""
     clock = VirtualClock()
     async with await SqliteStore.open(tmp_path / "source.db", clock=clock) as source:
-        scene = Scene(FolderStore.open, source, clock)
+        scene = Scene(lambda clock: FolderStore.open(tmp_path), source, clock)
         entity = await put(scene, {"a": 1})
         content = await export_bundle(source, scene.tenant_id, entity.stream_id)
     (stream,) = read_bundle(content).streams

@@ -15,10 +15,13 @@ from runstone.core import commands
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Context
 from runstone.core.decide import decide
+from runstone.core.entity import Entity
 from runstone.core.ids import DEFAULT_TENANT, NewId
+from runstone.core.keys import entity_stream, schedule_stream
 from runstone.core.payloads import OutputResult
 from runstone.core.rows import TABLES, Row
 from runstone.core.run import QueueEntry
+from runstone.core.schedule import Schedule
 from runstone.core.tombstone import Tombstone
 from runstone.testing.clock import SeededIds, VirtualClock
 from runstone.testing.histories import five_step_history
@@ -68,6 +71,10 @@ async def fill(connection: Connection, seed: int = 1, tenant_id: str = DEFAULT_T
     await insert(connection, "run_checkpoints", msgspec.structs.asdict(checkpoint))
     if await connection.fetchval("SELECT to_regclass('runstone.tombstones')") is not None:
         await insert(connection, "tombstones", msgspec.structs.asdict(_tombstone(tenant_id, clock, new_id)))
+    if await connection.fetchval("SELECT to_regclass('runstone.entities')") is not None:
+        await insert(connection, "entities", msgspec.structs.asdict(_entity(tenant_id, clock, new_id)))
+    if await connection.fetchval("SELECT to_regclass('runstone.schedules')") is not None:
+        await insert(connection, "schedules", msgspec.structs.asdict(_schedule(tenant_id, clock, new_id)))
 
 
 def _latest(rows: Iterable[Row]) -> list[tuple[str, Row]]:
@@ -112,6 +119,53 @@ def _tombstone(tenant_id: str, clock: VirtualClock, new_id: NewId) -> Tombstone:
         bundle="one.ndjson",
         bundle_sha256="0" * 64,
         removed_at=clock.now(),
+    )
+
+
+def _schedule(tenant_id: str, clock: VirtualClock, new_id: NewId) -> Schedule:
+    """One that a run asked for which is gone."""
+    name = new_id()
+    return Schedule(
+        id=schedule_stream(tenant_id, name),
+        tenant_id=tenant_id,
+        name=name,
+        version=1,
+        task="nightly",
+        cron="0 * * * *",
+        timezone="UTC",
+        arguments=Raw(b"{}"),
+        status="ACTIVE",
+        next_at=clock.now(),
+        fired=0,
+        last_fired_at=None,
+        last_run_id=None,
+        run_id=new_id(),
+        effect_id=new_id(),
+        scheduled_seq=1,
+        created_at=clock.now(),
+        updated_at=clock.now(),
+    )
+
+
+def _entity(tenant_id: str, clock: VirtualClock, new_id: NewId) -> Entity:
+    """One that a run wrote to which is gone."""
+    entity_id = new_id()
+    return Entity(
+        id=entity_stream(tenant_id, "CASE", entity_id),
+        tenant_id=tenant_id,
+        entity_type="CASE",
+        entity_id=entity_id,
+        version=1,
+        data=Raw(b"{}"),
+        evidence_pack=Raw(b"{}"),
+        source_id="orchestrator:key",
+        source_hash="0" * 64,
+        timestamp=clock.now(),
+        inference=False,
+        run_id=new_id(),
+        effect_id=new_id(),
+        created_at=clock.now(),
+        updated_at=clock.now(),
     )
 
 

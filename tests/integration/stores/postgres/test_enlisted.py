@@ -45,6 +45,7 @@ async def running(postgres_url: str, connection: Connection) -> AsyncIterator[Po
     async with await PostgresStore.open(postgres_url) as store, app.running(store, poll=POLL):
         yield store
         assert await scene.problems(store) == []  # type: ignore[arg-type]
+    await connection.execute("DROP TABLE orders")  # the next test can have the same database then
 
 
 async def result(handle: Any) -> Any:
@@ -73,6 +74,18 @@ async def test_what_is_committed_happens(running: PostgresStore, connection: Con
     assert await orders(connection) == ["a book"]
     again = await app.start(ship, "a book", key="order-1")
     assert again.id == handle.id
+
+
+async def test_the_first_to_write_after_a_failover_begins_an_epoch(
+    running: PostgresStore, connection: Connection
+) -> None:
+    """The store asks when it opens a connection; this one is not its own, and may be rolled back."""
+    await connection.execute("UPDATE runstone.feed_epochs SET timeline_id = timeline_id + 1")
+    transaction = connection.transaction()
+    await transaction.start()
+    await app.start(ship, "a book", key="order-1", connection=connection)
+    await transaction.rollback()
+    assert await connection.fetchval("SELECT count(*) FROM runstone.feed_epochs") == 2
 
 
 async def test_what_is_rolled_back_never_was(running: PostgresStore, connection: Connection) -> None:

@@ -144,6 +144,36 @@ async def test_no_table_can_be_emptied_at_a_stroke(table: str, filled: Connectio
     assert await refusal(filled, f"TRUNCATE runstone.{table} CASCADE") == TRIGGER
 
 
+async def test_an_entity_rises_stays_itself_and_does_not_vanish(filled: Connection) -> None:
+    """§TRN-36"""
+    change = "UPDATE runstone.entities SET "
+    assert await refusal(filled, change + "version = version + 1, data = '{}'") is None
+    for refused in ("data = '[]'", "version = version - 1", "version = version + 1, entity_id = 'other'"):
+        assert await refusal(filled, change + refused) == TRIGGER
+    assert await refusal(filled, "DELETE FROM runstone.entities") == TRIGGER
+    assert await refusal(filled, "TRUNCATE runstone.entities") == TRIGGER
+    await filled.execute("SELECT runstone.begin_rebuild('test')")
+    assert await refusal(filled, change + "version = 1, entity_id = 'other'") is None
+    assert await refusal(filled, "DELETE FROM runstone.entities") is None
+
+
+async def test_a_schedule_counts_on_stays_itself_and_does_not_vanish(filled: Connection) -> None:
+    """§TRN-38"""
+    change = "UPDATE runstone.schedules SET "
+    assert await refusal(filled, change + "fired = fired + 1, version = version + 1") is None
+    assert await refusal(filled, change + "status = 'DONE', next_at = NULL") is None
+    assert await refusal(filled, change + "status = 'ACTIVE', next_at = now()") is None
+    for refused in ("fired = fired - 1", "version = version - 1", "name = 'other'"):
+        assert await refusal(filled, change + refused) == TRIGGER
+    assert await refusal(filled, change + "next_at = NULL") not in (None, TRIGGER)
+    assert await refusal(filled, change + "status = 'ODD'") not in (None, TRIGGER)
+    assert await refusal(filled, "DELETE FROM runstone.schedules") == TRIGGER
+    assert await refusal(filled, "TRUNCATE runstone.schedules") == TRIGGER
+    await filled.execute("SELECT runstone.begin_rebuild('test')")
+    assert await refusal(filled, change + "version = 1, name = 'other'") is None
+    assert await refusal(filled, "DELETE FROM runstone.schedules") is None
+
+
 async def test_a_head_does_not_go_back(filled: Connection) -> None:
     """§TEN-3"""
     for change in ("last_seq = last_seq - 1", "fence = fence - 1", "tenant_id = id", "id = tenant_id"):

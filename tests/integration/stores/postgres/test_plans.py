@@ -32,6 +32,7 @@ EXPECTED: Final[dict[str, set[str]]] = {
     "lock_head": {"streams_pkey"},
     "keyed": {"streams_pkey", "orchestration_events_stream_id_idempotency_key_key"},
     "load": {"streams_pkey", "orchestration_events_stream_id_run_seq_key"},
+    "load_many": {"streams_pkey", "orchestration_events_stream_id_run_seq_key"},
     "fetch": {"orchestration_events_stream_id_run_seq_key"},
     "stretches": {"orchestration_events_stream_id_run_seq_key"},
     "run_by_key": {"runs_by_key"},
@@ -47,9 +48,13 @@ EXPECTED: Final[dict[str, set[str]]] = {
     "claim": {"run_queue_due", "run_queue_by_lane", "run_queue_pkey", "streams_pkey"},
     "claim_effects": {"outbox_due", "outbox_events_pkey"},
     "extend_effects": {"outbox_events_pkey"},
-    "held_effects": {"effects_pkey", "outbox_events_pkey"},
+    "held_effects": {"effects_pkey", "outbox_events_pkey", "runs_pkey"},
     "effect_by_key": {"effects_tenant_id_idempotency_key_key"},
     "list_effects": {"effects_by_status"},
+    "list_entities": {"entities_tenant_id_entity_type_entity_id_key"},
+    "list_schedules": {"schedules_tenant_id_name_key"},
+    "due_schedules": {"schedules_due", "streams_pkey"},
+    "unfired": {"schedules_due"},
 }
 """The indexes that each statement may read by."""
 
@@ -100,8 +105,15 @@ INSERT INTO runstone.workers VALUES ('w1', now());
 UPDATE runstone.run_queue SET owner = 'w' || trunc(random() * 50), wake_at = NULL WHERE random() < 0.9;
 UPDATE runstone.run_queue SET lane = run_id::text WHERE random() < 0.02;
 UPDATE runstone.outbox_events SET status = 'PENDING' WHERE random() < 0.02;
+UPDATE runstone.schedules SET status = 'DONE', next_at = NULL WHERE random() < 0.9;
 """
 """Most runs sleep, few effects are left to do."""
+
+
+@pytest.fixture
+def postgres_url(fresh_postgres_url: str) -> str:
+    """Plans depend on what was in the tables before."""
+    return fresh_postgres_url
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +152,11 @@ def _multiply(table: str, names: list[str]) -> str:
         for name in names
         if name == "id" or name.endswith(("stream_id", "run_id", "step_id", "signal_id", "correlation_id"))
     }
-    others |= {name: f"{name} || n::text" for name in names if name in ("source_id", "key", "run_request_id")}
+    others |= {
+        name: f"{name} || n::text"
+        for name in names
+        if name in ("source_id", "key", "run_request_id", "entity_id", "name")
+    }
     if "idempotency_key" in names:
         others["idempotency_key"] = (
             "decode(md5(idempotency_key::text || n), 'hex')"
@@ -222,6 +238,13 @@ async def test_what_holds_the_feed_up_is_found_among_the_transactions_under_way(
     """Not among those above them too, of which a restore may have brought millions."""
     scans = [node for node in await plan(grown, NAMED[name]) if node.get("Index Name") == "events_in_order"]
     assert ["xmin" in scan["Index Cond"] and "xmax" in scan["Index Cond"] for scan in scans] == [True]
+
+
+async def test_a_page_of_what_is_due_is_looked_up_at_both_ends(grown: Connection) -> None:
+    scans = [node for node in await plan(grown, filled_in(NAMED["due_schedules"])) if "Index Name" in node]
+    (scan,) = (node for node in scans if node["Index Name"] == "schedules_due")
+    assert "next_at <=" in scan["Index Cond"]
+    assert "ROW(next_at, id) >" in scan["Index Cond"]
 
 
 async def test_a_page_of_a_small_tenant_is_found_among_those_of_large_ones(grown: Connection) -> None:

@@ -34,7 +34,7 @@ RENAMED: Final = {("streams", "stream_id"): "id"}
 
 OF_ITS_OWN: Final = {
     "run_queue": {"owner", "attempts"},
-    "outbox_events": {"owner", "fence", "held_until"},
+    "outbox_events": {"owner", "fence", "held_until", "claims"},
     "orchestration_events": {"transaction_id"},
 }
 """Columns that no struct has: leases, and the order of commit."""

@@ -147,6 +147,44 @@ def test_a_row_that_has_not_ended_can_change(table: str, connection: sqlite3.Con
     assert refusal(connection, f"DELETE FROM {table} WHERE id = 'new'") is None
 
 
+def test_an_entity_rises_stays_itself_and_does_not_vanish(connection: sqlite3.Connection) -> None:
+    """§TRN-36"""
+    put_one = (
+        "INSERT INTO entities VALUES ('id', 't', 'CASE', '42', 1, '{}', '{}', 's', 'h', 0, 0, 'r', 'e', 0, 0)"
+    )
+    change = "UPDATE entities SET "
+    assert refusal(connection, put_one) is None
+    assert refusal(connection, change + "version = 3, data = '[]'") is None
+    for refused in ("data = '[]'", "version = 2", "version = 4, entity_id = 'other'"):
+        assert refusal(connection, change + refused) == TRIGGER
+    assert refusal(connection, "DELETE FROM entities") == TRIGGER
+    assert refusal(connection, put_one.replace("INSERT", "REPLACE")) == TRIGGER
+    connection.execute("INSERT INTO maintenance (reason) VALUES ('test')")
+    assert refusal(connection, change + "version = 1, entity_id = 'other'") is None
+    assert refusal(connection, "DELETE FROM entities") is None
+
+
+def test_a_schedule_counts_on_stays_itself_and_does_not_vanish(connection: sqlite3.Connection) -> None:
+    """§TRN-38"""
+    put_one = (
+        "INSERT INTO schedules VALUES ('id', 't', 'nightly', 2, 'task', NULL, 'UTC', 'null', 'ACTIVE', 5, 3, "
+        "NULL, NULL, 'r', 'e', 1, 0, 0)"
+    )
+    change = "UPDATE schedules SET "
+    assert refusal(connection, put_one) is None
+    assert refusal(connection, change + "fired = 4, next_at = 9") is None
+    assert refusal(connection, change + "status = 'DONE', next_at = NULL") is None
+    assert refusal(connection, change + "version = 3, status = 'ACTIVE', next_at = 1") is None
+    for refused in ("fired = 3", "version = 2", "version = 4, name = 'other'"):
+        assert refusal(connection, change + refused) == TRIGGER
+    assert refusal(connection, change + "next_at = NULL") not in (None, TRIGGER)
+    assert refusal(connection, change + "status = 'ODD'") not in (None, TRIGGER)
+    assert refusal(connection, "DELETE FROM schedules") == TRIGGER
+    connection.execute("INSERT INTO maintenance (reason) VALUES ('test')")
+    assert refusal(connection, change + "version = 1, name = 'other'") is None
+    assert refusal(connection, "DELETE FROM schedules") is None
+
+
 @pytest.mark.parametrize("table", IMMUTABLE)
 def test_what_was_said_cannot_be_unsaid(table: str, connection: sqlite3.Connection) -> None:
     before = contents(connection, table)

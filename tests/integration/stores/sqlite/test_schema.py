@@ -24,7 +24,10 @@ from tests.integration.stores.sqlite import scene
 TABLES: Final[list[Table[Any]]] = [EVENTS, STREAMS, CHECKPOINTS, TOMBSTONES, *ENTITIES.values()]
 MIRRORED: Final = {table.name: table for table in TABLES}
 
-OPERATIONAL: Final = {"run_queue": {"owner", "attempts"}, "outbox_events": {"owner", "fence", "held_until"}}
+OPERATIONAL: Final = {
+    "run_queue": {"owner", "attempts"},
+    "outbox_events": {"owner", "fence", "held_until", "claims"},
+}
 """Columns that no event tells of: leases, safe to lose."""
 
 OF_ITS_OWN: Final = {

@@ -131,7 +131,7 @@ held AS MATERIALIZED (
 -- Outbox entries whose claim ends with what became of them.
 {part}_part AS (
     UPDATE {table} AS t
-    SET {changes}, owner = NULL, held_until = 'epoch'
+    SET {changes}, owner = NULL, held_until = 'epoch', claims = 0
     FROM unnest({rows}) AS x
     WHERE t.id = x.id
         AND t.tenant_id IS NOT DISTINCT FROM x.tenant_id
@@ -142,7 +142,7 @@ held AS MATERIALIZED (
 -- Outbox entries whose claim ends, and nothing else.
 {part}_part AS (
     UPDATE {table} AS t
-    SET owner = NULL, held_until = 'epoch'
+    SET owner = NULL, held_until = 'epoch', claims = 0
     FROM unnest({rows}) AS x
     WHERE t.id = x.id AND x.place NOT IN (SELECT place FROM lost)
 )
@@ -380,6 +380,20 @@ LEFT JOIN LATERAL (
     SELECT {event_selected}
     FROM runstone.orchestration_events
     WHERE stream_id = $1 AND tenant_id IS NOT DISTINCT FROM $2 AND run_seq > $3
+    ORDER BY run_seq
+) AS e ON true;
+
+-- name: load_many
+-- The same for many streams: each place has its number, from 1.
+SELECT p.place, s.*, e.*
+FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) WITH ORDINALITY AS p (of_tenant, of_stream, after_seq, place)
+CROSS JOIN LATERAL (
+    SELECT {head_selected} FROM runstone.streams WHERE id = p.of_stream AND tenant_id = p.of_tenant
+) AS s
+LEFT JOIN LATERAL (
+    SELECT {event_selected}
+    FROM runstone.orchestration_events
+    WHERE stream_id = p.of_stream AND tenant_id IS NOT DISTINCT FROM p.of_tenant AND run_seq > p.after_seq
     ORDER BY run_seq
 ) AS e ON true;
 
@@ -631,7 +645,7 @@ found AS MATERIALIZED (
 ),
 taken AS (
     UPDATE runstone.outbox_events
-    SET owner = $1, fence = fence + 1, held_until = $2
+    SET owner = $1, fence = fence + 1, held_until = $2, claims = claims + 1
     WHERE id = ANY (ARRAY(SELECT id FROM found ORDER BY due_at, id LIMIT $5))
     RETURNING id, tenant_id
 )
@@ -650,10 +664,11 @@ WHERE id = ANY (ARRAY(SELECT id FROM mine)) AND owner = $1
 RETURNING id::text;
 
 -- name: held_effects
--- Effects as they are, with the fences of their outbox entries.
-SELECT o.fence, e.*
+-- Effects as they are, with the fences and claims of their outbox entries.
+SELECT o.fence, o.claims, r.signal_id::text, e.*
 FROM (SELECT {effect_selected} FROM runstone.effects WHERE id = ANY ($1::uuid[])) AS e
 JOIN runstone.outbox_events AS o ON o.id = e.id::uuid
+LEFT JOIN runstone.runs AS r ON r.id = e.run_id::uuid
 ORDER BY coalesce(e.next_retry_at, e.requested_at), e.id;
 
 -- name: release_effects
@@ -663,7 +678,11 @@ WITH mine AS MATERIALIZED (
 ),
 released AS (
     UPDATE runstone.outbox_events
-    SET owner = NULL, fence = fence + 1, held_until = coalesce($3::timestamptz, 'epoch')
+    SET
+        owner = NULL,
+        fence = fence + 1,
+        held_until = coalesce($3::timestamptz, 'epoch'),
+        claims = greatest(claims - 1, 0)
     WHERE id = ANY (ARRAY(SELECT id FROM mine)) AND owner = $1
     RETURNING 1
 )
@@ -696,6 +715,47 @@ FROM runstone.effects
 WHERE tenant_id = $1 AND ($2::text IS NULL OR status = $2)
 GROUP BY 1, 2, 3
 ORDER BY status, effect_type COLLATE "C", coalesce(error_details ->> 'code', '') COLLATE "C";
+
+-- name: list_entities
+-- Along the index of their names.
+SELECT {entity_selected}
+FROM runstone.entities
+WHERE tenant_id = $1
+    AND (entity_type, entity_id) > ($3::text COLLATE "C", $4::text COLLATE "C")
+    AND ($2::text IS NULL OR entity_type = $2)
+ORDER BY entity_type, entity_id
+LIMIT $5;
+
+-- name: list_schedules
+-- Along the index of their names.
+SELECT {schedule_selected}
+FROM runstone.schedules
+WHERE tenant_id = $1
+    AND name > $4::text COLLATE "C"
+    AND ($2::text IS NULL OR status = $2)
+    AND ($3::text IS NULL OR task = $3)
+ORDER BY name
+LIMIT $5;
+
+-- name: due_schedules
+-- Schedules whose time has come or comes soon, each with the head of its stream, as of one moment.
+SELECT h.*, d.*
+FROM (
+    SELECT {schedule_selected}
+    FROM runstone.schedules
+    WHERE status = 'ACTIVE'
+        AND next_at <= $2
+        AND (next_at, id) > (
+            coalesce($3::timestamptz, '-infinity'), coalesce($4::uuid, '00000000-0000-0000-0000-000000000000')
+        )
+        AND task = ANY ($1)
+    ORDER BY next_at, id
+    LIMIT $5
+) AS d
+CROSS JOIN LATERAL (
+    SELECT {head_selected} FROM runstone.streams WHERE id = d.id::uuid
+) AS h
+ORDER BY d.next_at, d.id;
 
 -- name: begin_rebuild
 SELECT runstone.begin_rebuild($1);
@@ -953,6 +1013,14 @@ FROM (
 ) AS p
 GROUP BY reason
 ORDER BY reason COLLATE "C";
+
+-- name: unfired
+-- Schedules that are due and that nobody has fired, by their task, and one of each.
+SELECT task, count(*), min(next_at), min(name)
+FROM runstone.schedules
+WHERE status = 'ACTIVE' AND next_at <= $1
+GROUP BY task
+ORDER BY task;
 
 -- name: old_transactions
 -- Transactions that have been open for longer than $1. Those of other users are for members of pg_read_all_stats.

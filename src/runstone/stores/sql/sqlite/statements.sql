@@ -27,6 +27,31 @@ WHERE stream_id = :stream_id AND tenant_id = :tenant_id AND run_seq > :after_seq
 ORDER BY run_seq
 LIMIT :limit;
 
+-- name: load_many
+-- The heads of many streams and their events as two JSON values, of one moment: a row of its own for each event would
+-- hand Python's lock back and forth as often.
+WITH places AS MATERIALIZED (
+    SELECT
+        key AS place,
+        json_extract(value, '$[0]') AS of_tenant,
+        json_extract(value, '$[1]') AS of_stream,
+        json_extract(value, '$[2]') AS after_seq
+    FROM json_each(:places)
+)
+SELECT
+    (
+        SELECT json_group_array(json_array(place, {head_columns}))
+        FROM places
+        CROSS JOIN streams
+        WHERE id = of_stream AND tenant_id = of_tenant
+    ),
+    (
+        SELECT json_group_array(json_array(place, {event_columns}))
+        FROM places
+        CROSS JOIN orchestration_events
+        WHERE stream_id = of_stream AND tenant_id = of_tenant AND run_seq > after_seq
+    );
+
 -- name: feed
 -- A page of the whole log in the order of commit.
 SELECT {event_columns}
@@ -127,12 +152,11 @@ WHERE tenant_id > :tenant_id
 ORDER BY tenant_id
 LIMIT 1;
 
--- name: claim_effects
--- Leases one tenant's outbox entries that are due and that nobody holds, those due longest first. The index has only
--- what is left to do, and a lease moves its entry to the lease's end there: who is held is not even looked at.
-UPDATE outbox_events
-SET owner = :worker_id, fence = fence + 1, held_until = :held_until
-WHERE id IN (
+-- name: claimable_effects
+-- One tenant's outbox entries that are due and that nobody holds, those due longest first, as one JSON value. The index
+-- has only what is left to do, and a lease moves its entry to the lease's end there: who is held is not even looked at.
+SELECT json_group_array(id)
+FROM (
     SELECT id
     FROM outbox_events
     WHERE tenant_id = :tenant_id
@@ -141,8 +165,16 @@ WHERE id IN (
         AND event_type IN (SELECT value FROM json_each(:types))
     ORDER BY max(coalesce(next_retry_at, created_at), held_until), id
     LIMIT :limit
-)
-RETURNING id;
+);
+
+-- name: claim_effects
+-- Leases of these all that are due and that nobody holds. To name the others, as RETURNING does, would hand Python's
+-- lock back and forth for each.
+UPDATE outbox_events
+SET owner = :worker_id, fence = fence + 1, held_until = :held_until, claims = claims + 1
+WHERE id IN (SELECT value FROM json_each(:effect_ids))
+    AND max(coalesce(next_retry_at, created_at), held_until) <= :now
+    AND status IN ('PENDING', 'FAILED', 'PROCESSING');
 
 -- name: extend_effects
 -- A worker keeps what is its own for another while.
@@ -152,17 +184,17 @@ WHERE owner = :worker_id AND id IN (SELECT value FROM json_each(:effect_ids))
 RETURNING id;
 
 -- name: held_effects
--- Effects as they are, with the fences of their outbox entries.
-SELECT o.fence, {effects}
+-- Effects as they are, with the fences and claims of a worker's outbox entries, as one JSON value.
+SELECT json_group_array(json_array(o.fence, o.claims, r.signal_id, {effects}))
 FROM effects AS e
 JOIN outbox_events AS o ON o.id = e.id
-WHERE e.id IN (SELECT value FROM json_each(:effect_ids))
-ORDER BY coalesce(e.next_retry_at, e.requested_at), e.id;
+LEFT JOIN runs AS r ON r.id = e.run_id
+WHERE e.id IN (SELECT value FROM json_each(:effect_ids)) AND o.owner = :worker_id;
 
 -- name: release_effects
 -- A worker puts entries back, for now or for later, and shuts itself out.
 UPDATE outbox_events
-SET owner = NULL, fence = fence + 1, held_until = :held_until
+SET owner = NULL, fence = fence + 1, held_until = :held_until, claims = max(claims - 1, 0)
 WHERE owner = :worker_id AND id IN (SELECT value FROM json_each(:effect_ids));
 
 -- name: effect_fences
@@ -171,7 +203,9 @@ SELECT json_group_object(id, fence) FROM outbox_events WHERE id IN (SELECT value
 
 -- name: end_holds
 -- Claims that end with their commit.
-UPDATE outbox_events SET owner = NULL, held_until = 0 WHERE id IN (SELECT value FROM json_each(:effect_ids));
+UPDATE outbox_events
+SET owner = NULL, held_until = 0, claims = 0
+WHERE id IN (SELECT value FROM json_each(:effect_ids));
 
 -- name: effect_by_key
 SELECT {effects} FROM effects AS e WHERE e.tenant_id = :tenant_id AND e.idempotency_key = :key;
@@ -194,6 +228,39 @@ FROM effects
 WHERE tenant_id = :tenant_id AND (:status IS NULL OR status = :status)
 GROUP BY status, effect_type, error_code
 ORDER BY status, effect_type, coalesce(error_code, '');
+
+-- name: list_entities
+-- Along the index of their names.
+SELECT {entities}
+FROM entities
+WHERE tenant_id = :tenant_id
+    AND (entity_type, entity_id) > (:after_type, :after_id)
+    AND (:entity_type IS NULL OR entity_type = :entity_type)
+ORDER BY entity_type, entity_id
+LIMIT :limit;
+
+-- name: list_schedules
+-- Along the index of their names.
+SELECT {schedules}
+FROM schedules
+WHERE tenant_id = :tenant_id
+    AND name > :after
+    AND (:status IS NULL OR status = :status)
+    AND (:task IS NULL OR task = :task)
+ORDER BY name
+LIMIT :limit;
+
+-- name: due_schedules
+-- Schedules whose time has come or comes soon, each with the head of its stream, as of one moment.
+SELECT {due_schedules}
+FROM schedules AS d INDEXED BY schedules_due
+CROSS JOIN streams AS s ON s.id = d.id
+WHERE d.status = 'ACTIVE'
+    AND d.next_at <= :until
+    AND (d.next_at, d.id) > (:after_time, :after_id)
+    AND d.task IN (SELECT value FROM json_each(:tasks))
+ORDER BY d.next_at, d.id
+LIMIT :limit;
 
 -- name: checkpoints
 -- A run's checkpoints that are still good, the newest first.
@@ -317,7 +384,7 @@ ORDER BY s.ingested_at, s.id
 LIMIT :limit;
 
 -- name: unfinished
--- What of these streams has not ended.
+-- What of these streams has not ended, or never does.
 SELECT 'run ' || r.id || ' has not ended'
 FROM runs AS r
 WHERE r.id IN (SELECT value FROM json_each(:stream_ids)) AND r.status NOT IN ({ended_runs})
@@ -325,6 +392,10 @@ UNION ALL
 SELECT 'effect ' || e.id || ' of run ' || e.run_id || ' is ' || e.status
 FROM effects AS e
 WHERE e.run_id IN (SELECT value FROM json_each(:stream_ids)) AND e.status NOT IN ({ended_effects})
+UNION ALL
+SELECT lower(s.kind) || ' ' || s.id || ' outlives the runs that write to it'
+FROM streams AS s
+WHERE s.id IN (SELECT value FROM json_each(:stream_ids)) AND s.kind IN ({lasting})
 LIMIT 1;
 
 -- name: forget
@@ -417,3 +488,11 @@ FROM (
 )
 GROUP BY reason
 ORDER BY reason;
+
+-- name: unfired
+-- Schedules that are due and that nobody has fired, by their task, and one of each.
+SELECT task, count(*), min(next_at), min(name)
+FROM schedules
+WHERE status = 'ACTIVE' AND next_at <= :now
+GROUP BY task
+ORDER BY task;

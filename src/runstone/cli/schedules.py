@@ -1,0 +1,117 @@
+"""`runstone schedules`: tasks for later, when they are due, and how to take one back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import click
+import msgspec
+
+from runstone.cli.options import Options, with_options
+from runstone.cli.outbox import operator
+from runstone.cli.output import counted, say, say_json, table
+from runstone.core import codec
+from runstone.core.transitions import SCHEDULE, ScheduleStatus
+from runstone.errors import NotFound
+from runstone.ingest.schedules import Schedule, cancel_schedule, read_schedule, read_schedules
+
+_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@click.group("schedules", invoke_without_command=True)
+@with_options
+@click.pass_context
+def schedules_command(ctx: click.Context) -> None:
+    """See the tasks that runs have scheduled, and take them back."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@schedules_command.command("list")
+@click.option("--status", type=click.Choice(SCHEDULE.states), help="Only those of this status.")
+@click.option("--task", metavar="TASK", help="Only those of this task.")
+@click.option("--after", metavar="NAME", help="Only those behind this one.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, one JSON object a line.")
+@with_options
+@click.pass_obj
+def list_command(
+    options: Options,
+    status: ScheduleStatus | None,
+    task: str | None,
+    after: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List schedules by name."""
+    asyncio.run(_list(options, status, task, after, limit, as_json))
+
+
+async def _list(
+    options: Options,
+    status: ScheduleStatus | None,
+    task: str | None,
+    after: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    async with options.open_store() as store:
+        found = await read_schedules(
+            store, options.tenant_id, status=status, task=task, after=after, limit=limit
+        )
+    if as_json:
+        for one in found:
+            say_json(one)
+        return
+    table(
+        ("name", "task", "status", "next", "fired", "last run"),
+        ((one.name, one.task, one.status, _next(one), one.fired, one.last_run_id) for one in found),
+    )
+
+
+@schedules_command.command("show")
+@click.argument("name", metavar="NAME")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@with_options
+@click.pass_obj
+def show_command(options: Options, name: str, as_json: bool) -> None:
+    """Show one schedule."""
+    asyncio.run(_show(options, name, as_json))
+
+
+async def _show(options: Options, name: str, as_json: bool) -> None:
+    async with options.open_store() as store:
+        one = await read_schedule(store, options.tenant_id, name)
+    if one is None:
+        raise NotFound(f"There is no schedule {name!r}: see `runstone schedules list`")
+    if as_json:
+        say_json(one)
+        return
+    when = f"by {one.cron!r} in {one.timezone}" if one.cron else f"once, at {one.run_at:{_TIME}}"
+    say(f"{one.name}, version {one.version}: {one.task} {when}")
+    say(f"{one.status}, next {_next(one) or 'never'}, fired {counted(one.fired, 'time')}")
+    if one.last_fired_at is not None:
+        say(f"last at {one.last_fired_at:{_TIME}} as run {one.last_run_id}")
+    say(f"asked for by run {one.run_id}")
+    say(msgspec.json.format(codec.encode(one.arguments), indent=2).decode())
+
+
+@schedules_command.command("cancel")
+@click.argument("name", metavar="NAME")
+@click.option("--reason", metavar="TEXT", default="", help="Why; it stands in the log.")
+@with_options
+@click.pass_obj
+def cancel_command(options: Options, name: str, reason: str) -> None:
+    """Take a schedule back: it fires no more. Runs that it has started go on."""
+    asyncio.run(_cancel(options, name, reason))
+
+
+async def _cancel(options: Options, name: str, reason: str) -> None:
+    async with options.open_store() as store:
+        await cancel_schedule(store, options.tenant_id, name, reason, context=operator())
+    say(f"{name} is cancelled")
+
+
+def _next(one: Schedule) -> str:
+    return "" if one.next_at is None else f"{one.next_at:{_TIME}}"

@@ -1,0 +1,408 @@
+"""Effects that are carried out in our own store, on the reference store: once, whoever dies or is late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+import runstone as rs
+from runstone.core import commands
+from runstone.core.commit import Commit, StreamWriter
+from runstone.core.decide import Case
+from runstone.core.effect import Effect
+from runstone.core.entity import Entity
+from runstone.core.events import StreamKind
+from runstone.core.keys import entity_stream
+from runstone.core.payloads import EntityUpdated, ErrorInfo
+from runstone.core.stream import Stream
+from runstone.outbox.alerts import Alerts
+from runstone.outbox.dispatcher import Dispatcher
+from runstone.outbox.executors.entities import EntityUpdates
+from runstone.outbox.services import Service
+from runstone.ports.bell import Bell
+from runstone.ports.executor import EffectCall, InnerExecutor, Outcome
+from runstone.testing.conformance.outbox import requested
+from runstone.testing.conformance.scene import LEASE, Scene
+from runstone.testing.conformance.walks import walk_faults
+from runstone.testing.memory import MemoryData, MemoryStore
+
+TYPE = rs.SorUpdate.EFFECT_TYPE
+
+
+def spec(change: dict[str, Any] | None = None, entity_id: str = "42", **more: Any) -> dict[str, Any]:
+    asked = rs.SorUpdate(
+        entity_type="CASE",
+        entity_id=entity_id,
+        change=change or {"n": 1},
+        evidence_pack={"by": "test"},
+        **more,
+    )
+    return asked.checked()
+
+
+class Desk:
+    """A store, and dispatchers on it."""
+
+    def __init__(self) -> None:
+        self.data = MemoryData()
+        self.scene = Scene(self.open_store, None)  # type: ignore[arg-type]
+        self.scene.store = MemoryStore(self.data, clock=self.scene.clock)
+
+    async def open_store(self, clock: Any) -> MemoryStore:
+        return MemoryStore(self.data, clock=clock)
+
+    async def asked(self, count: int = 1, delivery: Any = "at_least_once", **given: Any) -> Case:
+        return await requested(self.scene, count, effect_type=TYPE, spec=spec(**given), delivery=delivery)
+
+    def dispatcher(
+        self, name: str = "d1", store: Any = None, executor: InnerExecutor | None = None, **given: Any
+    ) -> Dispatcher:
+        service = Service(spec=rs.SorUpdate, executor=executor or EntityUpdates())
+        return Dispatcher(
+            store or self.scene.store,
+            {TYPE: service},
+            worker_id=name,
+            clock=self.scene.clock,
+            new_id=self.scene.new_id,
+            bell=Bell(),
+            lease=LEASE,
+            jitter=lambda: 1.0,
+            **given,
+        )
+
+    async def effects(self) -> list[Effect]:
+        return sorted(await self.scene.store.list_effects(self.scene.tenant_id), key=lambda one: one.id)
+
+    async def statuses(self) -> list[str]:
+        return [effect.status for effect in await self.effects()]
+
+    def stream(self, entity_id: str = "42") -> str:
+        return entity_stream(self.scene.tenant_id, "CASE", entity_id)
+
+    async def entity(self, entity_id: str = "42") -> Entity | None:
+        return await self.scene.store.get_entity(self.scene.tenant_id, self.stream(entity_id))
+
+    async def prove(self) -> Counter[str]:
+        """Every effect that was completed stands exactly once in its entity's stream; how often each."""
+        written: Counter[str] = Counter()
+        for stream_id, stream in self.data.streams.items():
+            assert await self.scene.findings(stream_id) == []
+            if stream.head.kind == "ENTITY":
+                changes = [
+                    msgspec.json.decode(event.event_data, type=EntityUpdated) for event in stream.events
+                ]
+                assert [change.version for change in changes] == list(range(1, len(changes) + 1))
+                written.update(change.effect_id for change in changes)
+        done = [effect.id for effect in await self.effects() if effect.status == "COMPLETED"]
+        assert written == Counter(done)
+        return written
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def turn(dispatcher: Dispatcher) -> int:
+    claimed = await dispatcher.run_once()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    return claimed
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+async def test_it_is_done_and_recorded_in_one_commit(desk: Desk, delivery: str) -> None:
+    """§OUT-55, §OUT-58: the beginning too rides with the outcome."""
+    case = await desk.asked(delivery=delivery, change={"status": "OPEN"})
+    before = desk.data.commits
+    await turn(desk.dispatcher())
+    assert desk.data.commits == before + 1
+    (effect,) = await desk.effects()
+    entity = await desk.entity()
+    assert entity is not None
+    assert (entity.version, bytes(entity.data), entity.run_id) == (
+        1,
+        b'{"status":"OPEN"}',
+        case.run.stream_id,
+    )
+    (event,) = desk.data.streams[desk.stream()].events
+    assert msgspec.json.decode(effect.execution_result or b"") == {
+        "stream_id": entity.id,
+        "version": 1,
+        "event_id": event.id,
+    }
+    of_run = desk.data.streams[case.run.stream_id].events
+    request = next(one for one in of_run if one.event_type == "EFFECT_REQUESTED")
+    assert event.causation_id == request.id
+    assert (event.trace_id, event.span_id) == (of_run[-1].trace_id, of_run[-1].span_id)
+    assert [one.event_type for one in of_run[-2:]] == ["EFFECT_EXECUTING", "EFFECT_COMPLETED"]
+    await desk.prove()
+
+
+async def test_many_who_write_to_one_entity_wait_for_each_other(desk: Desk) -> None:
+    """In one process nobody decides in vain: as many commits as changes."""
+    for number in range(20):
+        await desk.asked(count=2, change={f"k{number}": number})
+    before = desk.data.commits
+    await turn(desk.dispatcher())
+    assert await desk.statuses() == ["COMPLETED"] * 40
+    assert desk.data.commits == before + 40
+    entity = await desk.entity()
+    assert entity is not None
+    assert entity.version == 40
+    assert len(await desk.prove()) == 40
+
+
+async def test_dispatchers_that_know_nothing_of_each_other_decide_again(desk: Desk) -> None:
+    """§OUT-57: what one of them keeps is out of date."""
+    first, second = desk.dispatcher("d1"), desk.dispatcher("d2")
+    for number in range(6):
+        await desk.asked(change={"n": number})
+        await turn((first, second)[number % 2])
+    entity = await desk.entity()
+    assert entity is not None
+    assert (entity.version, bytes(entity.data)) == (6, b'{"n":5}')
+    assert len(await desk.prove()) == 6
+
+
+async def test_a_conflict_is_decided_on_the_latest_and_is_final(desk: Desk) -> None:
+    """§OUT-57, §OUT-59"""
+    told: list[str] = []
+
+    async def notify(title: str, text: str) -> None:
+        told.append(text)
+
+    alerts = Alerts(notify, clock=desk.scene.clock)
+    first, second = desk.dispatcher("d1", alerts=alerts), desk.dispatcher("d2")
+    await desk.asked(change={"n": 1}, expected_version=0)
+    await turn(first)
+    await desk.asked(change={"n": 2}, expected_version=1)
+    await turn(second)
+    await desk.asked(change={"n": 3}, expected_version=2)
+    await turn(first)  # which has seen version 1 last
+    assert await desk.statuses() == ["COMPLETED"] * 3
+    await desk.asked(change={"n": 4}, expected_version=2)
+    await turn(first)
+    (conflict,) = [effect for effect in await desk.effects() if effect.status != "COMPLETED"]
+    assert conflict.status == "DEAD_LETTER"
+    assert conflict.error_details is not None
+    assert msgspec.json.decode(conflict.error_details, type=ErrorInfo).code == "VERSION_CONFLICT"
+    assert len(told) == 1
+    await desk.prove()
+
+
+class Gate(MemoryStore):
+    """Holds commits up until it is opened."""
+
+    def __init__(self, data: MemoryData, clock: Any) -> None:
+        super().__init__(data, clock=clock)
+        self.opened = asyncio.Event()
+
+    async def commit(self, commit: Commit) -> Any:
+        await self.opened.wait()
+        return await super().commit(commit)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize("done_first", [True, False])
+async def test_who_lost_its_claim_writes_nothing(desk: Desk, done_first: bool, delivery: str) -> None:
+    """§OUT-13, §OUT-38: whether or not the other has written by then."""
+    await desk.asked(delivery=delivery)
+    gate = Gate(desk.data, desk.scene.clock)
+    slow, quick = desk.dispatcher("slow", gate), desk.dispatcher("quick")
+    await turn(slow)
+    desk.scene.clock.advance(LEASE * 2)
+    if done_first:
+        assert await turn(quick) == 1
+        gate.opened.set()
+        await turn(slow)
+    else:
+        held = await desk.scene.store.claim_effects("quick", types=[TYPE], limit=1, lease=LEASE)
+        assert len(held) == 1
+        gate.opened.set()
+        await turn(slow)
+        assert await desk.statuses() == ["PENDING"]
+        assert await desk.entity() is None
+        desk.scene.clock.advance(LEASE * 2)
+        assert await turn(quick) == 1
+    assert await desk.statuses() == ["COMPLETED"]
+    assert len(await desk.prove()) == 1
+
+
+async def test_what_is_withdrawn_meanwhile_is_not_done(desk: Desk) -> None:
+    case = await desk.asked()
+    gate = Gate(desk.data, desk.scene.clock)
+    dispatcher = desk.dispatcher("d1", gate)
+    await turn(dispatcher)
+    await desk.scene.carry(case, commands.CancelRun(exit_reason="ENOUGH"))
+    gate.opened.set()
+    await turn(dispatcher)
+    assert await desk.statuses() == ["CANCELLED"]
+    assert await desk.entity() is None
+
+
+class Refusing(EntityUpdates):
+    """Records something, and fails all the same."""
+
+    def __init__(self, outcome: Outcome | Exception) -> None:
+        self.outcome = outcome
+
+    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
+        return super().place(call)
+
+    def perform(self, call: EffectCall, stream: StreamWriter[Any], cause: str) -> Outcome:
+        super().perform(call, stream, cause)
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+_BUSY = ErrorInfo(category="INFRASTRUCTURE", code="BUSY", message="Not now", retryable=True)
+
+
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [(rs.Failed(_BUSY), "FAILED"), (ValueError("no"), "FAILED"), (rs.TerminalError("never"), "DEAD_LETTER")],
+)
+async def test_a_failure_writes_nothing_and_is_never_in_doubt(
+    desk: Desk, outcome: Any, status: str, delivery: str
+) -> None:
+    """§OUT-55"""
+    await desk.asked(delivery=delivery)
+    await turn(desk.dispatcher("d1", executor=Refusing(outcome)))
+    assert await desk.statuses() == [status]
+    assert await desk.entity() is None
+    if status == "FAILED":
+        desk.scene.clock.advance(timedelta(minutes=5))
+        await turn(desk.dispatcher("d2"))
+        assert await desk.statuses() == ["COMPLETED"]
+        (event,) = desk.data.streams[desk.stream()].events
+        of_run = desk.data.streams[(await desk.effects())[0].run_id].events
+        assert [one.event_type for one in of_run if one.id == event.causation_id] == ["EFFECT_RETRYING"]
+    await desk.prove()
+
+
+async def test_a_stream_that_is_not_how_it_was_is_read_from_the_beginning(desk: Desk) -> None:
+    """A database that was put back under a process that goes on."""
+    dispatcher = desk.dispatcher()
+    for number in range(2):
+        await desk.asked(change={"n": number})
+        await turn(dispatcher)
+    stream = desk.data.streams.pop(desk.stream())
+    desk.data.event_ids -= {event.id for event in stream.events}
+    for number, other in enumerate((desk.dispatcher("d2"), dispatcher), 1):
+        await desk.asked(change={f"m{number}": number})
+        await turn(other)
+    entity = await desk.entity()
+    assert entity is not None
+    assert (entity.version, bytes(entity.data)) == (2, b'{"m1":1,"m2":2}')
+    assert await desk.scene.findings(desk.stream()) == []
+
+
+class Counting(MemoryStore):
+    """Counts the events of entities that are read."""
+
+    read = 0
+
+    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
+        stream = await super().load(tenant_id, stream_id, after_seq=after_seq)
+        if stream is not None and stream.head.kind == "ENTITY":
+            self.read += len(stream.events)
+        return stream
+
+
+async def test_a_change_costs_no_more_after_many(desk: Desk) -> None:
+    """Who knows nothing of an entity reads its first change and its last, however many there were."""
+    dispatcher = desk.dispatcher()
+    for number in range(60):
+        await desk.asked(change={f"k{number}": "x" * 50})
+        await turn(dispatcher)
+        desk.scene.clock.advance(1)
+    before = await desk.entity()
+    store = Counting(desk.data, clock=desk.scene.clock)
+    await desk.asked(change={"k0": None}, expected_version=60)
+    await turn(desk.dispatcher("d2", store))
+    entity = await desk.entity()
+    assert before is not None
+    assert entity is not None
+    assert (entity.version, entity.created_at) == (61, before.created_at)
+    last = msgspec.json.decode(desk.data.streams[desk.stream()].events[-1].event_data, type=EntityUpdated)
+    assert msgspec.json.decode(last.data) == {f"k{number}": "x" * 50 for number in range(1, 60)}
+    assert store.read == 1
+    assert len(await desk.prove()) == 61
+
+
+async def test_that_there_is_nothing_to_write_is_decided_on_the_latest(desk: Desk) -> None:
+    """§OUT-57: nothing of the stream is compared with its head then."""
+    seen: list[int] = []
+
+    class Once(EntityUpdates):
+        """Changes an entity that is not there yet, and leaves any other as it is."""
+
+        def perform(self, call: EffectCall, stream: StreamWriter[Any], cause: str) -> Outcome:
+            if stream.fold.version == 0:
+                return super().perform(call, stream, cause)
+            seen.append(stream.fold.version)
+            return rs.Succeeded(stream.fold.version)
+
+    first, second = desk.dispatcher("d1", executor=Once()), desk.dispatcher("d2")
+    for dispatcher in (first, second, first):
+        await desk.asked()
+        await turn(dispatcher)
+    assert await desk.statuses() == ["COMPLETED"] * 3
+    assert seen == [1, 2]
+
+
+@asynccontextmanager
+async def dispatching(scene: Scene, number: int) -> AsyncIterator[Dispatcher]:
+    desk = Desk()
+    desk.scene = scene
+    dispatcher = desk.dispatcher(f"d{number}", scene.store)
+    try:
+        yield dispatcher
+    finally:
+        for call in list(dispatcher._calls):
+            call.cancel()
+
+
+async def test_it_survives_a_fault_of_any_operation() -> None:
+    """The dispatcher dies before or after its commit, or the answer is lost: done once, in every case."""
+    desks: list[Desk] = []
+
+    async def open_store(clock: Any) -> MemoryStore:
+        if not desks or desks[-1].scene.clock is not clock:
+            desks.append(Desk())
+            desks[-1].scene.clock = clock
+        return MemoryStore(desks[-1].data, clock=clock)
+
+    async def scenario(scene: Scene) -> str:
+        faulty = scene.store
+        scene.store = await open_store(scene.clock)
+        case = await requested(scene, 2, effect_type=TYPE, spec=spec(), delivery="at_most_once")
+        scene.store = faulty
+        for number in range(8):
+            async with dispatching(scene, number) as dispatcher:
+                try:
+                    await turn(dispatcher)
+                    await asyncio.sleep(0.06 if dispatcher._calls else 0)  # a store in trouble is asked again
+                    await turn(dispatcher)
+                except asyncio.CancelledError:
+                    pass
+            scene.clock.advance(LEASE * 2)
+        return case.run.stream_id
+
+    async def check(scene: Scene, run_id: str) -> None:
+        desk = desks[-1]
+        desk.scene = scene
+        assert await desk.statuses() == ["COMPLETED"] * 2
+        assert len(await desk.prove()) == 2
+
+    assert await walk_faults(open_store, scenario, check) > 10

@@ -1,0 +1,189 @@
+"""`SCHEDULE_TASK` carried out on the reference store: once, whoever dies or is late, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+import runstone as rs
+from runstone.core.effect import Effect
+from runstone.core.keys import schedule_stream
+from runstone.core.payloads import ErrorInfo
+from runstone.core.schedule import Schedule
+from runstone.engine.tasks import HandlerTasks
+from runstone.outbox.builtin import inner_services
+from runstone.outbox.dispatcher import Dispatcher
+from runstone.ports.bell import Bell
+from runstone.testing.conformance.outbox import requested
+from runstone.testing.conformance.scene import LEASE, Scene
+from runstone.testing.conformance.walks import FAULTS, walk_faults
+from runstone.testing.memory import MemoryData, MemoryStore
+
+TYPE = rs.ScheduleTask.EFFECT_TYPE
+NOON = datetime.fromisoformat("2024-03-01T12:00Z")
+app = rs.App("desk")
+
+
+@app.on()
+async def nightly(run: rs.Run, what: dict[str, Any] | None = None) -> None: ...
+
+
+@app.on()
+async def strict(run: rs.Run, what: dict[str, int]) -> None: ...
+
+
+async def ask(scene: Scene, **given: Any) -> None:
+    spec = rs.ScheduleTask(**{"task": "nightly", "name": "report", "cron": "0 * * * *", **given})
+    await requested(scene, 1, effect_type=TYPE, spec=spec.checked())
+
+
+async def dispatch(scene: Scene, store: Any = None, name: str = "d1", **given: Any) -> None:
+    services = inner_services(HandlerTasks(app.handlers))
+    dispatcher = Dispatcher(
+        store or scene.store,
+        {service.effect_type: service for service in services},
+        worker_id=name,
+        clock=scene.clock,
+        new_id=scene.new_id,
+        bell=Bell(),
+        lease=LEASE,
+        jitter=lambda: 1.0,
+        **given,
+    )
+    await dispatcher.run_once()
+    for _ in range(200):
+        await asyncio.sleep(0)
+    await dispatcher.drain(timedelta(0))
+
+
+async def effects(scene: Scene) -> list[Effect]:
+    return sorted(await scene.store.list_effects(scene.tenant_id), key=lambda effect: effect.id)
+
+
+async def row(scene: Scene, name: str = "report") -> Schedule | None:
+    return await scene.store.get_schedule(scene.tenant_id, schedule_stream(scene.tenant_id, name))
+
+
+@pytest.fixture
+def scene() -> Scene:
+    data = MemoryData()
+
+    async def open_store(clock: Any) -> MemoryStore:
+        return MemoryStore(data, clock=clock)
+
+    scene = Scene(open_store, None)  # type: ignore[arg-type]
+    scene.store = MemoryStore(data, clock=scene.clock)
+    scene.clock.set(NOON)
+    return scene
+
+
+async def test_it_is_scheduled_and_recorded_in_one_commit(scene: Scene) -> None:
+    """§OUT-55, §OUT-60"""
+    await ask(scene, timezone="Asia/Kolkata", arguments={"a": 1})
+    woken: list[Effect] = []
+    await dispatch(scene, performed=woken.append)
+    (effect,) = await effects(scene)
+    found = await row(scene)
+    assert found is not None
+    assert (found.version, found.status, found.effect_id) == (1, "ACTIVE", effect.id)
+    assert found.next_at == NOON + timedelta(minutes=30), "their hours begin at half past ours"
+    (event,) = await scene.store.fetch(scene.tenant_id, found.id)
+    assert msgspec.json.decode(effect.execution_result or b"") == {
+        "stream_id": found.id,
+        "event_id": event.id,
+        "name": "report",
+        "version": 1,
+        "next_at": "2024-03-01T12:30:00Z",
+    }
+    assert woken == [effect]
+    assert await scene.findings(found.id) == []
+
+
+async def test_the_same_name_again_replaces_it_and_no_name_is_a_name_of_its_own(scene: Scene) -> None:
+    """§OUT-60"""
+    for hour in (1, 2):
+        await ask(scene, cron=None, run_at=NOON + timedelta(hours=hour))
+        await ask(scene, name=None)
+        await dispatch(scene)
+    found = await row(scene)
+    assert found is not None
+    assert (found.version, found.next_at) == (2, NOON + timedelta(hours=2))
+    keys = {effect.idempotency_key for effect in await effects(scene)}
+    names = {schedule.name for schedule in await scene.store.list_schedules(scene.tenant_id)}
+    assert len(names) == 3
+    assert names - {"report"} < keys
+
+
+async def test_a_clock_that_was_set_back_has_it_due_no_earlier(scene: Scene) -> None:
+    """§OUT-63"""
+    await ask(scene)
+    await dispatch(scene)
+    scene.clock.advance(timedelta(hours=-5))
+    await ask(scene)
+    await dispatch(scene)
+    found = await row(scene)
+    assert found is not None
+    assert (found.version, found.next_at) == (2, NOON + timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "said"),
+    [
+        ({"task": "nobody"}, "UNKNOWN_TASK", "nightly, strict"),
+        ({"task": "strict"}, "INVALID_ARGUMENTS", "strict cannot be started with None"),
+        ({"task": "strict", "arguments": {"a": "x"}}, "INVALID_ARGUMENTS", "strict cannot be started"),
+        ({"cron": "0 0 30 2 *"}, "InvalidPayload", "/cron"),
+        ({"timezone": "Mars/Olympus"}, "InvalidPayload", "/timezone"),
+    ],
+)
+async def test_what_cannot_be_scheduled_is_a_dead_letter_at_once(
+    scene: Scene, given: dict[str, Any], code: str, said: str
+) -> None:
+    """§OUT-62; the last two are refused before that, when a handler asks for them (§OUT-61)."""
+    await ask(scene, **given)
+    await dispatch(scene)
+    (effect,) = await effects(scene)
+    assert effect.status == "DEAD_LETTER"
+    error = msgspec.json.decode(effect.error_details or b"", type=ErrorInfo)
+    assert (error.code, error.retryable) == (code, False)
+    assert said in error.message
+    assert await row(scene) is None
+
+
+async def scenario(scene: Scene) -> str:
+    """An effect is asked for, and dispatchers die over it until one does not."""
+    store = scene.store
+    scene.store = store.store  # type: ignore[attr-defined]  # that it is asked for is not to fail
+    await ask(scene)
+    scene.store = store
+    for number in range(4):
+        with suppress(*FAULTS):
+            await dispatch(scene, name=f"d{number}")
+        scene.clock.advance(LEASE * 2)
+    return schedule_stream(scene.tenant_id, "report")
+
+
+async def check(scene: Scene, stream_id: str) -> None:
+    (effect,) = await effects(scene)
+    assert effect.status == "COMPLETED"
+    events = await scene.store.fetch(scene.tenant_id, stream_id)
+    assert [event.event_type for event in events] == ["TASK_SCHEDULED"]
+    assert await scene.findings(stream_id) == []
+    assert await scene.findings(effect.run_id) == []
+
+
+async def test_whatever_fails_it_is_scheduled_once() -> None:
+    """§OUT-55, §STO-19: refused, answer lost, cancelled before, midway and after, at every operation."""
+    opened: list[MemoryData] = []
+
+    async def open_store(clock: Any) -> MemoryStore:
+        """Each walk opens it twice: empty, and again to be looked at."""
+        opened.append(opened[-1] if len(opened) % 2 else MemoryData())
+        return MemoryStore(opened[-1], clock=clock)
+
+    assert await walk_faults(open_store, scenario, check) > 10
