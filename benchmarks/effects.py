@@ -70,6 +70,22 @@ async def request(store: Store, runs: int, each: int, make: Callable[[int], Effe
             await asked.acquire()
 
 
+def new_dispatcher(
+    store: Store, service: Service, at_once: int, ended: Callable[[EndedRun], None], place: int = 0
+) -> Dispatcher:
+    """The dispatcher of one process, which is told of the runs that it ends."""
+    return Dispatcher(
+        store,
+        {service.effect_type: service},
+        worker_id=f"{WORKER} {place}",
+        clock=SystemClock(),
+        new_id=new_id,
+        bell=Bell(),
+        concurrency=at_once,
+        ended=ended,
+    )
+
+
 async def dispatch(store: Store, runs: int, service: Service, at_once: int = CONCURRENCY) -> float:
     """Seconds until every effect of so many runs is recorded as done, which ends the runs."""
     left = runs
@@ -81,16 +97,7 @@ async def dispatch(store: Store, runs: int, service: Service, at_once: int = CON
         if left == 0:
             finished.set()
 
-    dispatcher = Dispatcher(
-        store,
-        {service.effect_type: service},
-        worker_id=WORKER,
-        clock=SystemClock(),
-        new_id=new_id,
-        bell=Bell(),
-        concurrency=at_once,
-        ended=ended,
-    )
+    dispatcher = new_dispatcher(store, service, at_once, ended)
     began = perf_counter()
     running = asyncio.create_task(dispatcher.run())
     try:

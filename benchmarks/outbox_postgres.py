@@ -62,6 +62,12 @@ class OutboxStore(PostgresStore):
         return claimed
 
 
+async def opened(url: str) -> OutboxStore:
+    store = await OutboxStore.open(url)
+    assert isinstance(store, OutboxStore)
+    return store
+
+
 class PostgresGround:
     """Where a round takes place: a database, and a copy of it."""
 
@@ -73,26 +79,30 @@ class PostgresGround:
         self._bare = server.url(self._names[1])
         asyncio.run(_migrated(self._url))
 
+    @property
+    def place(self) -> str:
+        return self._url
+
     async def open(self) -> OutboxStore:
-        store = await OutboxStore.open(self._url)
-        assert isinstance(store, OutboxStore)
-        return store
+        return await opened(self._url)
 
     def copy(self) -> None:
         """Keeps what is there now for the bare side."""
         self._server.create(self._names[1], template=self._names[0])
 
-    def finish_again(self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str) -> float:
+    def finish_again(
+        self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str, writers: int
+    ) -> float:
         """Seconds to claim and finish in the copy what the store holds; `Unequal` if it does not then."""
-        return asyncio.run(self._finish_again(commits, claims, effect_type))
+        return asyncio.run(self._finish_again(commits, claims, effect_type, writers * IN_FLIGHT))
 
     async def _finish_again(
-        self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str
+        self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str, in_flight: int
     ) -> float:
         opener = Opener(self._bare, ())
         ordered, count = await _written(self._url, commits)
         now = SystemClock().now()
-        lanes = [_batches(ordered, lane, count) for lane in range(IN_FLIGHT)]
+        lanes = [_batches(ordered, lane, in_flight, count) for lane in range(in_flight)]
         bound = [[Batch(batch, now) for batch in lane] for lane in lanes]
         connections = [await opener.open() for _ in lanes]
         until = now + timedelta(seconds=30)
@@ -120,14 +130,14 @@ async def _send(connection: Any, batches: Sequence[Batch]) -> None:
         await connection.fetch(batch.statement, *batch.arguments)
 
 
-def _batches(commits: Sequence[Commit], lane: int, count: int) -> list[list[Commit]]:
+def _batches(commits: Sequence[Commit], lane: int, lanes: int, count: int) -> list[list[Commit]]:
     """The commits of one lane in batches: runs keep to their lane, and a run is in a batch once."""
     most = max(1, round(len(commits) / count))
     batches: list[list[Commit]] = [[]]
     streams: set[str] = set()
     for commit in commits:
         own = {write.stream_id for write in commit.writes}
-        if int(commit.events[0].correlation_id[-4:], 16) % IN_FLIGHT != lane:
+        if int(commit.events[0].correlation_id[-4:], 16) % lanes != lane:
             continue
         if streams & own or len(batches[-1]) >= most:
             batches.append([])

@@ -52,6 +52,12 @@ class OutboxStore(RememberingStore):
         return claimed
 
 
+async def opened(path: str | Path) -> OutboxStore:
+    store = await OutboxStore.open(path)
+    assert isinstance(store, OutboxStore)
+    return store
+
+
 class SqliteGround:
     """Where a round takes place: a file, and a copy of it."""
 
@@ -60,17 +66,24 @@ class SqliteGround:
         self._path = folder / "store.db"
         self._copy = folder / "bare.db"
 
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
     async def open(self) -> OutboxStore:
-        store = await OutboxStore.open(self._path)
-        assert isinstance(store, OutboxStore)
-        return store
+        return await opened(self._path)
 
     def copy(self) -> None:
         """Keeps what is there now for the bare side."""
         shutil.copy(self._path, self._copy)
 
-    def finish_again(self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str) -> float:
-        """Seconds to claim and finish in the copy what the store holds; `Unequal` if it does not then."""
+    def finish_again(
+        self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str, writers: int
+    ) -> float:
+        """Seconds to claim and finish in the copy what the store holds; `Unequal` if it does not then.
+
+        A file has one writer at a time, however many processes there are.
+        """
         ordered = bare_sqlite.in_order(self._path, commits)
         now = SystemClock().now()
         claim = {

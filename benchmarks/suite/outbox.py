@@ -1,8 +1,9 @@
 """Effects per second from the outbox to their outcome, beside the same rows claimed and finished bare.
 
-Runs of five effects each have asked for all of them; then one dispatcher starts. The clock stops when
-the last outcome is recorded, which ends the last run. The executor does nothing, so what is measured is
-claiming, deciding and recording. The bare side claims and finishes the same entries on a copy of the
+Runs of five effects each have asked for all of them; then dispatchers start, in one process or in two,
+rounds alternating, and the style with the better median counts. The clock stops when the last outcome is
+recorded, which ends the last run. The executor does nothing, so what is measured is claiming, deciding and
+recording. The bare side claims and finishes the same entries on a copy of the
 same store, with every value bound beforehand; both have to hold the same rows then. `limit@…` is the
 dispatcher's share of it on each store, `limit` the lower one.
 
@@ -17,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Final, Protocol
@@ -24,15 +26,17 @@ from typing import Final, Protocol
 import msgspec
 
 from benchmarks.companion import ROOT
-from benchmarks.effects import NoOp, Ping, RecordingStore, dispatch, request
+from benchmarks.effects import Ping, RecordingStore, dispatch, request
 from benchmarks.measure import Spread, scaled, scratch_folder, undisturbed
+from benchmarks.outbox_runs import open_dispatchers, take_out
 from benchmarks.outbox_sqlite import SqliteGround
 from benchmarks.plots import Plot
 from benchmarks.registry import Benchmark, Progress
 from benchmarks.report import Report, at_least
+from benchmarks.team import PROCESSES, Style, Team
 from runstone.core.commit import Commit
 from runstone.core.effect_specs import ApiCall, EffectSpec
-from runstone.outbox.dispatcher import CONCURRENCY, PER_HOST
+from runstone.outbox.dispatcher import PER_HOST
 from runstone.outbox.executors.http import HttpConfig, HttpExecutor, body_of
 from runstone.outbox.executors.wire import new_client
 from runstone.outbox.services import Service
@@ -40,8 +44,10 @@ from runstone.outbox.services import Service
 RUNS: Final = 600
 HTTP_RUNS: Final = 300
 EFFECTS: Final = 5
+STYLES: Final = tuple(map(Style, PROCESSES))
 ROUNDS: Final = 5
 QUICK_ROUNDS: Final = 2
+"""In each style."""
 AT_ONCE: Final = PER_HOST
 """How many calls over HTTP are under way at once, on either side."""
 QUICK_SCALE: Final = 0.5
@@ -52,9 +58,13 @@ TITLES: Final = {"sqlite": "SQLite", "postgres": "PostgreSQL", "http": "SQLite, 
 class Ground(Protocol):
     """A store for one round, and a copy of it for the bare side."""
 
+    @property
+    def place(self) -> str: ...
     async def open(self) -> RecordingStore: ...
     def copy(self) -> None: ...
-    def finish_again(self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str) -> float: ...
+    def finish_again(
+        self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str, writers: int
+    ) -> float: ...
     def clear(self) -> None: ...
 
 
@@ -63,21 +73,31 @@ class Round(msgspec.Struct, frozen=True):
 
     outbox: float
     bare: float
+    style: Style = STYLES[0]
 
 
 class Level(msgspec.Struct, frozen=True):
-    """All rounds of one kind."""
+    """The rounds of one kind, in the style with the better median."""
 
+    style: Style
     outbox: Spread
     bare: Spread
     share: Spread
 
     @classmethod
     def of(cls, rounds: Sequence[Round]) -> Level:
+        by_style = {
+            style: Spread.of(rates)
+            for style in STYLES
+            if (rates := [each.outbox for each in rounds if each.style == style])
+        }
+        best = max(by_style, key=lambda style: by_style[style].middle)
+        counted = [each for each in rounds if each.style == best]
         return cls(
-            Spread.of([each.outbox for each in rounds]),
-            Spread.of([each.bare for each in rounds]),
-            Spread.of([each.outbox / each.bare for each in rounds]),
+            best,
+            by_style[best],
+            Spread.of([each.bare for each in counted]),
+            Spread.of([each.outbox / each.bare for each in counted]),
         )
 
 
@@ -87,14 +107,14 @@ def run(quick: bool, progress: Progress, scale: float = 1.0) -> Report:
     runs, http_runs = scaled(RUNS, scale, 2), scaled(HTTP_RUNS, scale, 2)
     levels: dict[str, Level] = {}
     notes: list[str] = []
-    with scratch_folder() as folder:
+    with scratch_folder() as folder, open_dispatchers(folder) as team:
         for name, grounds in {"sqlite": _sqlite(folder), "postgres": _postgres(progress, notes)}.items():
             taken = []
             with grounds as make:
-                for number in rounds if make else ():
+                for number, style in product(rounds, STYLES) if make else ():
                     assert make is not None
-                    progress(f"{TITLES[name]}, round {number + 1}")
-                    taken.append(take_round(make(), runs))
+                    progress(f"{TITLES[name]}, {style.title}, round {number + 1}")
+                    taken.append(take_round(make(), team, folder, style, runs))
             if taken:
                 levels[name] = Level.of(taken)
         taken = []
@@ -147,22 +167,33 @@ def receiver(received: Path | None = None) -> Iterator[str]:
             process.kill()
 
 
-def take_round(ground: Ground, runs: int) -> Round:
-    """The dispatcher, and the bare side with the same entries."""
+def take_round(ground: Ground, team: Team, folder: Path, style: Style, runs: int) -> Round:
+    """The dispatchers, and the bare side with the same entries."""
     try:
-        service = Service(spec=Ping, executor=NoOp())
-        seconds, store = _take(ground, runs, service, lambda number: Ping(number=number))
-        bare = ground.finish_again(store.commits, store.claims, Ping.EFFECT_TYPE)
-        return Round(EFFECTS * runs / seconds, EFFECTS * runs / bare)
+        asyncio.run(ask(ground, runs, lambda number: Ping(number=number)))
+        ground.copy()
+        taken = take_out(team, ground.place, folder, style, runs)
+        bare = ground.finish_again(taken.commits, taken.claims, Ping.EFFECT_TYPE, style.processes)
+        return Round(EFFECTS * runs / taken.seconds, EFFECTS * runs / bare, style)
     finally:
         ground.clear()
+
+
+async def ask(ground: Ground, runs: int, make: Callable[[int], EffectSpec]) -> None:
+    """So many runs ask for their effects."""
+    store = await ground.open()
+    try:
+        await request(store, runs, EFFECTS, make)
+    finally:
+        await store.close()
 
 
 def take_http_round(ground: Ground, url: str, runs: int) -> Round:
     """The dispatcher with its HTTP executor, and the same requests by the same client alone."""
     try:
-        service = Service(spec=ApiCall, executor=HttpExecutor())
-        seconds, _ = _take(ground, runs, service, lambda number: order(url, number), AT_ONCE)
+        asyncio.run(ask(ground, runs, lambda number: order(url, number)))
+        with undisturbed():
+            seconds = asyncio.run(_take_out_by_http(ground, runs))
         with undisturbed():
             alone = asyncio.run(call_alone(url, EFFECTS * runs))
         return Round(EFFECTS * runs / seconds, EFFECTS * runs / alone)
@@ -170,33 +201,12 @@ def take_http_round(ground: Ground, url: str, runs: int) -> Round:
         ground.clear()
 
 
-def _take(
-    ground: Ground,
-    runs: int,
-    service: Service,
-    make: Callable[[int], EffectSpec],
-    at_once: int = CONCURRENCY,
-) -> tuple[float, RecordingStore]:
-    """Seconds that a dispatcher takes for what runs have asked for, and its store."""
-
-    async def ask() -> None:
-        store = await ground.open()
-        try:
-            await request(store, runs, EFFECTS, make)
-        finally:
-            await store.close()
-
-    async def take_out() -> tuple[float, RecordingStore]:
-        store = await ground.open()
-        try:
-            return await dispatch(store, runs, service, at_once), store
-        finally:
-            await store.close()
-
-    asyncio.run(ask())
-    ground.copy()
-    with undisturbed():
-        return asyncio.run(take_out())
+async def _take_out_by_http(ground: Ground, runs: int) -> float:
+    store = await ground.open()
+    try:
+        return await dispatch(store, runs, Service(spec=ApiCall, executor=HttpExecutor()), AT_ONCE)
+    finally:
+        await store.close()
 
 
 def order(url: str, number: int) -> ApiCall:
@@ -240,7 +250,7 @@ def _report(levels: Mapping[str, Level], notes: Sequence[str]) -> Report:
 def _row(title: str, level: Level) -> tuple[str, ...]:
     return (
         title,
-        f"{level.outbox.middle:,.0f}/s",
+        f"{level.outbox.middle:,.0f}/s in {level.style.title}",
         f"{level.bare.middle:,.0f}/s",
         f"{level.share.middle:.0%}",
         f"{level.share.lowest:.0%} to {level.share.highest:.0%}",

@@ -1,5 +1,6 @@
 """Every benchmark runs, says what it must, and compares like with like. Nothing in here is timed."""
 
+import asyncio
 import json
 import sqlite3
 import sys
@@ -16,7 +17,9 @@ from benchmarks import __main__ as command_line
 from benchmarks import bare_sqlite, contest, measure
 from benchmarks.apps import nap
 from benchmarks.companion import Companion, CompanionFailed
+from benchmarks.effects import Ping
 from benchmarks.engine_runs import open_engine, run_engine
+from benchmarks.outbox_runs import Unfinished, open_dispatchers, take_out
 from benchmarks.outbox_sqlite import SqliteGround
 from benchmarks.peers import environment, field
 from benchmarks.peers.environment import PeerMissing
@@ -249,20 +252,38 @@ def test_as_many_steps_are_timed_as_bare_commits_of_steps(tmp_path: Path) -> Non
 # The outbox beside a bare writer, and beside its HTTP client
 
 
-def test_what_the_dispatcher_finished_is_finished_again_equally(tmp_path: Path) -> None:
-    taken = outbox.take_round(SqliteGround(tmp_path), 3)
+@pytest.fixture(scope="module")
+def dispatchers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    with open_dispatchers(tmp_path_factory.mktemp("dispatchers")) as team:
+        yield team
+
+
+@pytest.mark.parametrize("style", outbox.STYLES, ids=lambda style: style.title)
+def test_what_dispatchers_finished_is_finished_again_equally(
+    style: Style, dispatchers: Team, tmp_path: Path
+) -> None:
+    taken = outbox.take_round(SqliteGround(tmp_path), dispatchers, tmp_path, style, 3)
+    assert taken.style == style
     assert taken.outbox > 0
     assert taken.bare > 0
     assert not list(tmp_path.glob("*.db*"))
 
 
-def test_an_effect_that_the_bare_side_leaves_out_is_found(tmp_path: Path) -> None:
+def test_an_effect_that_the_bare_side_leaves_out_is_found(dispatchers: Team, tmp_path: Path) -> None:
     class Forgetful(SqliteGround):
-        def finish_again(self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str) -> float:
-            return super().finish_again(commits[:-1], claims, effect_type)
+        def finish_again(
+            self, commits: Sequence[Commit], claims: Sequence[int], effect_type: str, writers: int
+        ) -> float:
+            return super().finish_again(commits[:-1], claims, effect_type, writers)
 
     with pytest.raises(bare_sqlite.Unequal):
-        outbox.take_round(Forgetful(tmp_path), 2)
+        outbox.take_round(Forgetful(tmp_path), dispatchers, tmp_path, outbox.STYLES[0], 2)
+
+
+def test_runs_that_did_not_end_are_no_result(dispatchers: Team, tmp_path: Path) -> None:
+    asyncio.run(outbox.ask(SqliteGround(tmp_path), 2, lambda number: Ping(number=number)))
+    with pytest.raises(Unfinished, match="2 runs have ended, of 3"):
+        take_out(dispatchers, SqliteGround(tmp_path).place, tmp_path, outbox.STYLES[0], 3)
 
 
 def test_both_sides_send_the_same_requests(tmp_path: Path) -> None:
