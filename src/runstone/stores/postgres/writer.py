@@ -38,6 +38,10 @@ BYTES: Final = 8 * 1024 * 1024
 TOGETHER: Final = 8
 """So few commits go in one batch, even if a second connection is free."""
 
+COMPANY_SECONDS: Final = 0.05
+"""How long fewer commits than are under way wait for those, to go together when they are done. Two small
+statements cost the server more than one; and what is under way for longer may wait for somebody itself."""
+
 ATTEMPT_SECONDS: Final = 10.0
 """How long one submission may take before its connection is given up."""
 
@@ -90,6 +94,10 @@ class Writer:
         self._busy: set[str] = set()
         self._writing: set[asyncio.Task[None]] = set()
         self._called = False
+        self._under_way = 0
+        """How many commits the server is working on."""
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.batches = 0
         """How many statements were submitted: for tests and curious people."""
@@ -115,13 +123,28 @@ class Writer:
 
     def _pump(self) -> None:
         self._called = False
-        while self._free and self._waiting:
+        while self._free and self._waiting and not self._waits_for_company():
             batch = self._take(self._share())
             if not batch:
                 return
+            self._under_way += len(batch)
+            self._since = asyncio.get_running_loop().time()
             task = asyncio.ensure_future(self._write(self._free.pop(), batch))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
+
+    def _waits_for_company(self) -> bool:
+        if len(self._waiting) >= self._under_way:
+            return False
+        loop = asyncio.get_running_loop()
+        left = self._since + COMPANY_SECONDS - loop.time()
+        if left > 0 and self._timer is None:
+            self._timer = loop.call_later(left, self._wait_no_more)
+        return left > 0
+
+    def _wait_no_more(self) -> None:
+        self._timer = None
+        self._call()
 
     def _share(self) -> int:
         """Everything, or what is fair to the other free connections."""
@@ -168,6 +191,7 @@ class Writer:
                 self._busy.difference_update(work.streams)
                 if not put_back and not work.future.done():
                     work.future.cancel()
+            self._under_way -= len(batch)
             self._free.append(link)
             self._call()
 
@@ -282,6 +306,8 @@ class Writer:
                 await asyncio.wait(self._writing)
             else:
                 await asyncio.sleep(0)
+        if self._timer is not None:
+            self._timer.cancel()
         for link in self._links:
             await link.close()
 

@@ -16,7 +16,7 @@ from runstone.core.run import QueueEntry, Run
 from runstone.core.step import Step
 from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequence
 from runstone.ports.store import Committed
-from runstone.stores.postgres import PostgresStore, commits
+from runstone.stores.postgres import PostgresStore, commits, writer
 from runstone.stores.postgres.rows import ENTITIES, EVENTS
 from tests.integration.stores.postgres.filled import Connection
 from tests.integration.stores.sqlite import scene
@@ -68,6 +68,35 @@ class TestBatches:
         await store.commit(commit)
         del transport.write
         return sent
+
+    async def test_a_few_wait_for_many_that_are_under_way(
+        self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(writer, "COMPANY_SECONDS", 600.0)
+        many = [store.commit(received(seed)) for seed in range(8)]
+        few = []
+        for seed in range(8, 12):
+            await asyncio.sleep(0)
+            few.append(store.commit(received(seed)))
+        assert await asyncio.gather(*many, *few) == [DONE] * 12
+        assert statements(store) == 2
+
+    async def test_a_few_do_not_wait_for_long(
+        self, store: PostgresStore, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those under way may wait for somebody's transaction."""
+        monkeypatch.setattr(writer, "COMPANY_SECONDS", 0.01)
+        stuck, *rest = usual(1)
+        await store.commit(stuck)
+        async with connection.transaction():
+            await connection.execute("SELECT FROM runstone.streams FOR UPDATE")
+            wanted = (rest[0], *(received(seed) for seed in range(7)))
+            many = [asyncio.ensure_future(store.commit(commit)) for commit in wanted]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await store.commit(received(99))
+            assert not any(one.done() for one in many)
+        assert await asyncio.gather(*many) == [DONE] * 8
 
     async def test_commits_of_one_stream_follow_each_other(self, store: PostgresStore) -> None:
         wanted = [commit for pair in zip(usual(1), usual(2), strict=True) for commit in pair]
