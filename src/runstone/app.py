@@ -10,13 +10,13 @@ from typing import Any, Protocol, TypeVar, overload
 
 from runstone.core.commands import CreateRun
 from runstone.core.commit import Context
-from runstone.core.effect_specs import EffectSpec
+from runstone.core.effect_specs import EffectSpec, ScheduleTask
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import StepType
+from runstone.core.schedule import CHANNEL as SCHEDULE_CHANNEL
 from runstone.engine.context import Run
 from runstone.engine.functions import START_CHANNEL, A, Callee, CallOptions, Handler, OnExhausted, P, R
 from runstone.engine.policy import ONCE, Retry
-from runstone.engine.tasks import HandlerTasks
 from runstone.engine.values import write
 from runstone.engine.worker import Worker
 from runstone.errors import RegistrationError, RunstoneError, SignalConflict
@@ -239,9 +239,10 @@ class App:
                 stack.push_async_callback(store.close)
             await stack.enter_async_context(self.lifespans())
             if worker if outbox is None else outbox:
-                tasks = HandlerTasks(self.handlers, self.version)
-                options = {**effect_options(self.services, tasks), **options}
-            options = {**write_options(), **options}
+                options = {**effect_options(self.services), **options}
+            # Who schedules tasks himself knows best which there are.
+            own = any(service.effect_type == ScheduleTask.EFFECT_TYPE for service in self.services)
+            options = {**write_options(), "check_tasks": not own, **options}
             runtime = Runtime(store, self.handlers, version=self.version, worker=worker, **options)
             self.attach(runtime)
             runtime.start()
@@ -321,6 +322,8 @@ class App:
 
         `connection` as in `start`.
         """
+        if channel in (START_CHANNEL, SCHEDULE_CHANNEL):
+            raise RunstoneError(f"{channel!r} is a channel of our own: name another")
         handler = self._route(type(signal), channel)
         incoming = Incoming(
             signal_type=signal.SIGNAL_TYPE,

@@ -35,7 +35,6 @@ from runstone.ports.authorization import AllowAll, Authorization
 from runstone.ports.bell import Bell
 from runstone.ports.clock import Clock, SystemClock, new_id
 from runstone.ports.store import Store
-from runstone.ports.tasks import Tasks
 from runstone.settings import Settings, load_effect_settings, load_settings, load_write_settings
 from runstone.stores.folder import FolderStore
 from runstone.stores.sqlite import SqliteStore
@@ -72,6 +71,7 @@ class Runtime:
         services: Iterable[Service] = (),
         calls: int = CALLS,
         notify: Notify | None = None,
+        check_tasks: bool = True,
     ) -> None:
         budget = write_budget(write_latency_budget_ms, fail_open, never_fail_open)
         self.store = store
@@ -110,9 +110,10 @@ class Runtime:
             )
         self.scheduler: Scheduler | None = None
         if worker:
+            tasks = HandlerTasks(handlers, version)
             self.scheduler = Scheduler(
                 store,
-                HandlerTasks(handlers, version),
+                tasks,
                 worker_id=name,
                 clock=self.clock,
                 new_id=self.new_id,
@@ -137,6 +138,7 @@ class Runtime:
                 budget=budget,
                 jitter=jitter or random.random,
                 requested=self._requested,
+                check_task=tasks.check if check_tasks else lambda task: None,
             )
 
     def _gateway(self, store: Store, bell: Bell) -> Gateway:
@@ -254,14 +256,14 @@ class Runtime:
             del self._followers[run_id]
 
 
-def effect_options(own: Iterable[Service], tasks: Tasks | None = None) -> dict[str, Any]:
+def effect_options(own: Iterable[Service]) -> dict[str, Any]:
     """What the settings say about how effects go out; an app's own executor comes before a built-in one."""
     settings = load_effect_settings(environment=os.environ, folder=Path.cwd())
     tables = dict(settings.tables)
     if settings.smtp_url is not None:
         tables["email"] = {**tables.get("email", {}), **email_table(settings.smtp_url)}
     return {
-        "services": (*built_in_services(tables, settings.secrets, tasks), *own),
+        "services": (*built_in_services(tables, settings.secrets), *own),
         "notify": alert_by_apprise(settings.alerts) if settings.alerts else None,
     }
 

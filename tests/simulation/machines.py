@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 
 import runstone as rs
 from runstone.core.commit import Commit, StreamWrite
-from runstone.engine.tasks import HandlerTasks
 from runstone.errors import OutcomeUnknown, StoreBusy
 from runstone.outbox.builtin import inner_services
 from runstone.ports.clock import Clock
@@ -210,9 +209,7 @@ class Machine:
             threads=False,
             jitter=random.random,
             worker_id=name,
-            services=[*inner_services(HandlerTasks(app.handlers, app.version)), *app.services]
-            if worker
-            else (),
+            services=[*inner_services(), *app.services] if worker else (),
             calls=8,
         )
         app.attach(self.runtime)

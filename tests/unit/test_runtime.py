@@ -10,8 +10,9 @@ import pytest
 
 import runstone as rs
 from runstone.outbox.services import Service, as_executor
+from runstone.ports.clock import SystemClock
 from runstone.runtime import Runtime
-from runstone.testing.memory import MemoryStore
+from runstone.testing.memory import MemoryData, MemoryStore
 
 
 class Notice(rs.EffectSpec, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ def runtime_on(store: MemoryStore) -> Runtime:
 async def test_a_part_that_ends_is_heard_of(
     part: str, statement: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = MemoryStore()
+    store = MemoryStore(MemoryData(), clock=SystemClock())
 
     async def mistaken(*given: Any, **more: Any) -> Any:
         raise ZeroDivisionError
@@ -65,7 +66,7 @@ async def test_a_part_that_ends_is_heard_of(
 
 
 async def test_one_that_is_told_to_stop_is_not_broken() -> None:
-    runtime = runtime_on(MemoryStore())
+    runtime = runtime_on(MemoryStore(MemoryData(), clock=SystemClock()))
     runtime.start()
     await asyncio.sleep(0)
     await runtime.stop()

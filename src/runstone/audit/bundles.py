@@ -13,7 +13,7 @@ import msgspec
 from runstone.core.bundle import import_commit, pack, read_manifest, unfinished_runs, unpack
 from runstone.core.chain import event_bytes
 from runstone.core.contract import CONTRACT_VERSION
-from runstone.core.state import RunState
+from runstone.core.state import RunState, ScheduleState
 from runstone.core.stream import Stream
 from runstone.errors import (
     BundleInvalid,
@@ -148,6 +148,12 @@ def _refuse_unfinished(streams: Sequence[Stream]) -> None:
             f"Run {runs[0]} has not ended, or an effect of it has not: it would go on here as well as "
             "where it came from. If it is gone there, import it with --unfinished"
         )
+    for state in (stream.fold() for stream in streams if stream.head.kind == "SCHEDULE"):
+        if isinstance(state, ScheduleState) and state.schedule and state.schedule.status == "ACTIVE":
+            raise CommandRefused(
+                f"The schedule {state.schedule.name!r} is active: it would fire here as well as where it came"
+                " from. If it is gone there, import it with --unfinished"
+            )
 
 
 def _runs_with_open_effects(streams: Sequence[Stream]) -> list[str]:

@@ -112,7 +112,7 @@ def check_pauses(vitals: Vitals) -> Iterator[Problem]:
 
 
 def check_schedules(vitals: Vitals, longest: timedelta = SCHEDULE_LAG) -> Iterator[Problem]:
-    """A worker that has the task's handler fires it in time: there is none."""
+    """A worker that has the task's handler fires it in time: there is none, or it cannot."""
     for late in vitals.unfired:
         if vitals.now - late.since > longest:
             many = "1 schedule" if late.count == 1 else f"{late.count} schedules"
@@ -120,7 +120,8 @@ def check_schedules(vitals: Vitals, longest: timedelta = SCHEDULE_LAG) -> Iterat
                 check="schedules",
                 what=f"{many} of task {late.task!r} due, not fired, for {_age(vitals, late.since)} or less: "
                 f"{late.example}",
-                remedy="Start a worker whose app has such a handler, or see `runstone schedules cancel`",
+                remedy="Start a worker whose app has such a handler; if one has, its log says why. Or "
+                "take it back: `runstone schedules cancel`",
             )
 
 

@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from runstone.audit.bundles import export_bundle
+from runstone.audit.trace import printable
 from runstone.cli.bundles import deliver, output_options
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import say, say_json, table
@@ -96,11 +97,13 @@ async def _show(options: Options, entity_type: str, entity_id: str, history: boo
 
 
 def _say(entity: Entity) -> None:
-    say(
+    shown = (
         f"{entity.entity_type} {entity.entity_id}, version {entity.version}, "
         f"changed {entity.updated_at:{_TIME}} by run {entity.run_id}"
     )
-    say(msgspec.json.format(codec.encode(entity.data), indent=2).decode())
+    data = msgspec.json.format(codec.encode(entity.data), indent=2).decode()
+    for line in (shown, *data.split("\n")):
+        say(printable(line))  # it is anybody's text, and a terminal obeys some of what JSON lets stand
 
 
 def _say_history(versions: Sequence[Entity]) -> None:

@@ -28,6 +28,7 @@ from runstone.runtime import THREADS
 from runstone.settings import listed
 
 BROKEN: Final = 2
+"""The exit code after an error of our own: a part of it, say the dispatcher, did no more work."""
 
 
 def _count(ctx: click.Context, parameter: click.Parameter, value: str) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from runstone.core.codec import escaped
@@ -64,6 +65,14 @@ def parse_address(text: str, pointer: str = "") -> tuple[str, str]:
     if found is None:
         raise InvalidPayload(pointer, "not one mail address: write ann@example.org or Ann <ann@example.org>")
     return (found["name"] or "").strip().strip('"'), found["framed"] or found["bare"]
+
+
+def check_moment(moment: datetime, pointer: str) -> None:
+    """Refuses a time that lies beyond the calendar in UTC, as all times are kept."""
+    try:
+        moment.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidPayload(pointer, "a time that lies beyond the calendar in UTC") from error
 
 
 def check_url(url: str, pointer: str) -> None:

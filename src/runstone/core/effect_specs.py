@@ -209,6 +209,8 @@ class ScheduleTask(EffectSpec, frozen=True, kw_only=True):
             raise InvalidPayload("", "a task is scheduled by `run_at` or by `cron`: name one of the two")
         if self.cron is None and self.timezone != "UTC":
             raise InvalidPayload("/timezone", "it is for `cron`: a `run_at` has a zone of its own")
+        if self.run_at is not None:
+            effect_checks.check_moment(self.run_at, "/run_at")
 
 
 BUILT_IN: Final[tuple[type[EffectSpec], ...]] = (

@@ -49,6 +49,7 @@ class Run:
         cache: ResultCache | None = None,
         requested: Callable[[], None] = lambda: None,
         check_carry: Callable[[Raw], None] = lambda carry: None,
+        check_task: Callable[[ScheduleTask], None] = lambda task: None,
     ) -> None:
         state = execution.state
         assert state.run is not None
@@ -64,6 +65,7 @@ class Run:
         self._emit = emit
         self._requested = requested
         self._check_carry = check_carry
+        self._check_task = check_task
         self._variables: dict[str, Raw] = {}
         self._sets = 0
         self._recorded_sets = state.variable_sets
@@ -175,8 +177,11 @@ class Run:
         scope = current_scope()
         step_key = scope.key(name)
         checked = spec.checked()
-        if isinstance(spec, ScheduleTask) and spec.cron is not None:
-            check_cron(spec.cron, spec.timezone)
+        if isinstance(spec, ScheduleTask) and not self._execution.recorded(step_key):
+            # What was found right once stays so, whatever has become of zones and handlers since.
+            if spec.cron is not None:
+                check_cron(spec.cron, spec.timezone)
+            self._check_task(spec)
         policy = retry or spec.RETRIES
         effect = commands.RequestEffect(
             step_key=step_key,

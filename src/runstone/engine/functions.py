@@ -154,17 +154,20 @@ class Handler(Generic[A, R]):
         return getattr(self.signal, "SIGNAL_TYPE", None) == "SCHEDULED_TASK"
 
     def create(
-        self, value: Any, run_type: RunType, *, version: str, key: str | None = None, lane: bool = True
+        self, value: Any, run_type: RunType, *, version: str, key: str | None = None, keyed: bool = True
     ) -> CreateRun:
-        """What a run of it is created with, for this value; without a `lane`, it stands in no line."""
-        line = self.key(value) if self.key and lane else self.name
+        """What a run of it is created with, for this value.
+
+        Not `keyed`, it takes turns with all others of which nobody can tell whose turn it is.
+        """
+        line = self.key(value) if self.key and keyed else self.name
         return CreateRun(
             plan_id=self.name,
             plan_version=self.version,
             orchestrator_version=version,
             run_type=run_type,
             key=key,
-            lane=f"{self.name}/{line}" if self.concurrency and lane else None,
+            lane=f"{self.name}/{line}" if self.concurrency else None,
             lane_limit=self.concurrency or 1,
             approval_required=self.approval,
         )

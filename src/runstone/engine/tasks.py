@@ -10,12 +10,9 @@ import msgspec
 from msgspec import Raw
 
 from runstone.core.commands import CreateRun
-from runstone.core.payloads import ErrorInfo
+from runstone.core.effect_specs import ScheduleTask
 from runstone.engine.functions import Handler
 from runstone.errors import InvalidPayload
-
-UNKNOWN_TASK = "UNKNOWN_TASK"
-MISFIT = "INVALID_ARGUMENTS"
 
 _log = logging.getLogger("runstone.scheduler")
 
@@ -31,19 +28,24 @@ class HandlerTasks:
     def names(self) -> Sequence[str]:
         return sorted(self._handlers)
 
-    def refusal(self, task: str, arguments: Raw) -> ErrorInfo | None:
-        handler = self._handlers.get(task)
+    def check(self, asked: ScheduleTask) -> None:
+        """Refuses what it could not start as the code is now (§OUT-62)."""
+        handler = self._handlers.get(asked.task)
         if handler is None:
-            known = ", ".join(self.names) or "there are none"
-            message = f"No handler is called {task!r}; those of this app: {known}"
-            return ErrorInfo(category="APPLICATION", code=UNKNOWN_TASK, message=message[:2000])
+            known = ", ".join(self.names)
+            raise InvalidPayload("/task", f"no handler is called {asked.task!r}; those of this app: {known}")
         if handler.takes_schedule:
-            return None
+            return
         try:
-            handler.as_seen(msgspec.json.decode(arguments))
+            value = handler.as_seen(asked.arguments)
         except InvalidPayload as error:
-            return ErrorInfo(category="VALIDATION", code=MISFIT, message=str(error)[:2000])
-        return None
+            raise InvalidPayload("/arguments", error.reason) from error
+        try:
+            handler.create(value, "SCHEDULED_TASK", version=self._version)
+        except Exception as error:
+            raise InvalidPayload(
+                "/arguments", f"the key of {asked.task} cannot be told from them: {error!r:.200}"
+            ) from error
 
     def create(self, task: str, payload: Raw, arguments: Raw) -> CreateRun:
         handler = self._handlers[task]
@@ -52,6 +54,7 @@ class HandlerTasks:
             value = handler.as_seen(msgspec.json.decode(given))
             return handler.create(value, "SCHEDULED_TASK", version=self._version)
         except Exception as error:
-            # The code has changed since it was scheduled. Its run fails for all to see: the schedule goes on.
+            # The code has changed since it was scheduled. Its run fails for all to see, the schedule goes on.
+            # Where only the key cannot be told, it runs: never all of them at once.
             _log.warning("task %s cannot be started as scheduled: %s", task, error)
-            return handler.create(None, "SCHEDULED_TASK", version=self._version, lane=False)
+            return handler.create(None, "SCHEDULED_TASK", version=self._version, keyed=False)

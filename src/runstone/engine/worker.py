@@ -25,6 +25,7 @@ from runstone.core import codec
 from runstone.core.commands import PauseRun, StartRun
 from runstone.core.commit import Context, Lease
 from runstone.core.decide import Case
+from runstone.core.effect_specs import ScheduleTask
 from runstone.core.ids import NewId
 from runstone.core.run import Run as RunRow
 from runstone.core.run import code_rank
@@ -70,6 +71,7 @@ class Worker:
         ended: Callable[[RunRow], None] = lambda run: None,
         jitter: Callable[[], float] = random.random,
         requested: Callable[[], None] = lambda: None,
+        check_task: Callable[[ScheduleTask], None] = lambda task: None,
         budget: WriteBudget | None = None,
         cache: ResultCache | None = None,
     ) -> None:
@@ -87,6 +89,7 @@ class Worker:
         self._emit = emit
         self._ended = ended
         self._requested = requested
+        self._check_task = check_task
         self._jitter = jitter
         self._budget = budget
         self._cache = cache or ResultCache(clock)
@@ -338,6 +341,7 @@ class Worker:
             cache=self._cache,
             requested=self._requested,
             check_carry=handler.check_carry,
+            check_task=self._check_task,
         )
         arguments = handler.read_input(execution.case)
         return write(await handler.function(run, *arguments))

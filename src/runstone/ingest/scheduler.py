@@ -29,7 +29,14 @@ from runstone.core.ids import NewId
 from runstone.core.keys import content_hash
 from runstone.core.payloads import TaskScheduled
 from runstone.core.schedule import CHANNEL, Schedule
-from runstone.errors import OutcomeUnknown, RunstoneError, StaleFence, StaleSequence, StoreUnusable
+from runstone.errors import (
+    OutcomeUnknown,
+    RunstoneError,
+    StaleFence,
+    StaleSequence,
+    StoreCorrupt,
+    StoreUnusable,
+)
 from runstone.ingest.signals import ScheduledTask
 from runstone.ports.bell import Bell
 from runstone.ports.calendar import latest_due, next_due
@@ -44,6 +51,8 @@ AT_ONCE: Final = 100
 TROUBLE: Final = timedelta(minutes=5)
 """How long at most a schedule rests that cannot be fired here; a second at first."""
 TROUBLES_KEPT: Final = 10_000
+IN_A_ROW: Final = 3
+"""So many that the store would not take, one after the other, are its own trouble: the rest wait."""
 
 _log = logging.getLogger("runstone.scheduler")
 _read: Final = codec.reader(TaskScheduled)
@@ -99,7 +108,8 @@ class Scheduler:
         pause = self._poll * (0.5 + self._jitter())
         tasks = self._tasks.names
         after: tuple[datetime, str] | None = None
-        while tasks and not self._stopping:
+        refused = 0
+        while tasks:
             until = self._clock.now() + timedelta(seconds=pause)
             try:
                 page = await self._host.due_schedules(tasks=tasks, until=until, after=after, limit=AT_ONCE)
@@ -112,31 +122,35 @@ class Scheduler:
                 if ahead > 0:
                     return min(pause, ahead)
                 after = (next_at, found.schedule.id)
-                await self._try(found)
+                refused = 0 if await self._try(found) else refused + 1
+                if self._stopping or refused == IN_A_ROW:
+                    return pause
             if len(page) < AT_ONCE:
                 break
         return pause
 
-    async def _try(self, found: DueSchedule) -> None:
-        """Fires one; what goes wrong with it holds up no other."""
+    async def _try(self, found: DueSchedule) -> bool:
+        """Fires one; what is wrong with it holds up no other. False: it is the store that cannot."""
         schedule_id, now = found.schedule.id, self._clock.now()
         times, until = self._troubles.get(schedule_id, (0, now))
         if until > now:
-            return
+            return True
         try:
             await self._fire(found)
         except (StaleSequence, StaleFence):
             pass  # somebody was faster: it was fired, replaced or taken back
-        except (StoreUnusable, OutcomeUnknown) as error:
-            _log.warning("cannot fire the schedule %r yet: %s", found.schedule.name, error)
         except Exception as error:
+            if isinstance(error, StoreUnusable | OutcomeUnknown) and not isinstance(error, StoreCorrupt):
+                _log.warning("cannot fire the schedule %r yet: %s", found.schedule.name, error)
+                return False
             _log.error("the schedule %r cannot be fired: %s", found.schedule.name, error, exc_info=error)
             if len(self._troubles) >= TROUBLES_KEPT:
                 self._troubles.clear()
             rest = min(TROUBLE, timedelta(seconds=2**times))
             self._troubles[schedule_id] = (min(times + 1, 30), now + rest)
-            return
+            return True
         self._troubles.pop(schedule_id, None)
+        return True
 
     async def _fire(self, found: DueSchedule) -> None:
         """One commit: that it was fired, the signal that says so, and the run that comes of it."""

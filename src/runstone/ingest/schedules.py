@@ -15,10 +15,10 @@ from runstone.core.decide.schedules import cancel
 from runstone.core.fold import schedule_fold
 from runstone.core.keys import schedule_stream
 from runstone.core.payloads import TaskScheduled
-from runstone.core.state import ScheduleState
 from runstone.core.transitions import ScheduleStatus
 from runstone.errors import CommitRefused, NotFound
 from runstone.ports.cases import ATTEMPTS, make_durable
+from runstone.ports.schedules import load_schedule
 from runstone.ports.store import Host, Store
 
 _read: Final = codec.reader(TaskScheduled)
@@ -104,13 +104,13 @@ async def cancel_schedule(host: Host, tenant_id: str, name: str, reason: str, *,
     """
     stream_id = schedule_stream(tenant_id, name)
     for attempt in range(1, ATTEMPTS + 1):
-        stream = await host.load(tenant_id, stream_id)
-        state = None if stream is None else stream.fold()
-        if stream is None or not isinstance(state, ScheduleState):
+        known = await load_schedule(host, tenant_id, stream_id)
+        if known is None:
             raise NotFound(f"There is no schedule {name!r}: see `runstone schedules list`")
-        writer = StreamWriter(schedule_fold(state), context, correlation_id=stream_id)
-        cancel(writer, reason)
-        write = stream_write(writer.fold, writer.events, stream.head.fence)
+        (last,) = await host.fetch(tenant_id, stream_id, after_seq=known.head.last_seq - 1, limit=1)
+        writer = StreamWriter(schedule_fold(known.state), context, correlation_id=stream_id)
+        cancel(writer, reason, cause=last.id)
+        write = stream_write(writer.fold, writer.events, known.head.fence)
         try:
             await make_durable(host, Commit((write,), write.events))
         except CommitRefused:

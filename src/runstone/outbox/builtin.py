@@ -33,7 +33,6 @@ from runstone.outbox.executors.entities import EntityUpdates
 from runstone.outbox.executors.schedules import TaskSchedules
 from runstone.outbox.services import TIMEOUT, Service
 from runstone.ports.executor import EffectCall, Executor, Outcome
-from runstone.ports.tasks import Tasks
 
 INSTALL: Final = "pip install 'runstone[effects]'"
 _SECURITY: Final = {"smtp": "none", "smtp+starttls": "starttls", "smtps": "tls"}
@@ -64,22 +63,17 @@ class LazyExecutor:
             await self._made.aclose()
 
 
-def inner_services(tasks: Tasks | None = None) -> list[Service]:
-    """What is done in our own store, wherever effects are: it needs neither settings nor an outside.
-
-    Tasks are scheduled where somebody knows which there are.
-    """
-    services = [Service(spec=SorUpdate, executor=EntityUpdates())]
-    if tasks is not None:
-        services.append(Service(spec=ScheduleTask, executor=TaskSchedules(tasks)))
-    return services
+def inner_services() -> list[Service]:
+    """What is done in our own store, wherever effects are: it needs neither settings nor an outside."""
+    return [
+        Service(spec=SorUpdate, executor=EntityUpdates()),
+        Service(spec=ScheduleTask, executor=TaskSchedules()),
+    ]
 
 
-def built_in_services(
-    settings: Mapping[str, Any], secrets: Mapping[str, str], tasks: Tasks | None = None
-) -> list[Service]:
+def built_in_services(settings: Mapping[str, Any], secrets: Mapping[str, str]) -> list[Service]:
     """Everything that these settings serve: the tables `http`, `email`, `chat` and `notify`."""
-    services = inner_services(tasks)
+    services = inner_services()
     if _installed("httpx2", needed="http" in settings or "chat" in settings):
         http = LazyExecutor(lambda: _http(settings.get("http", {}), secrets))
         services += [_service(kind, http, settings.get("http")) for kind in (ApiCall, WebhookCall)]

@@ -197,10 +197,12 @@ class Dispatcher:
         """Claims no more, lets calls finish until the deadline, gives back the rest."""
         self._stopping = True
         self._wake.set()
+        time = asyncio.get_running_loop().time
+        until = time() + deadline.total_seconds()
         with suppress(TimeoutError):  # what a claim brings that is on its way is put back
             await asyncio.wait_for(self._idle.wait(), max(RECORDING, deadline.total_seconds()))
         if self._calls:
-            await asyncio.wait(list(self._calls), timeout=deadline.total_seconds())
+            await asyncio.wait(list(self._calls), timeout=max(0.0, until - time()))
         for call, flight in list(self._calls.items()):
             if flight.calling:
                 call.cancel()
@@ -219,9 +221,9 @@ class Dispatcher:
         """On its way, or to be put back until its host has time."""
         effect, now = flight.effect, self._clock.now()
         if self._stopping:
-            rests[now].append(effect.id)
+            rests[flight.claimed_at].append(effect.id)
             return
-        if effect.id in self._flights:  # its lease ran out under way: what comes of that is soon on record
+        if effect.id in self._flights:  # it lost its lease: what comes of it is soon known (§OUT-73)
             rests[flight.claimed_at + CROWDED].append(effect.id)
             return
         if effect.execution_result is None and not flight.lost:

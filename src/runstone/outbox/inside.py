@@ -19,17 +19,16 @@ import msgspec
 from runstone.core.commit import Commit, Context, StreamWriter, stream_write
 from runstone.core.events import StreamKind
 from runstone.core.fold import StreamFold, entities, fold_stream, new_state, stream_fold
-from runstone.core.state import EntityState, StreamState
+from runstone.core.state import EntityState, ScheduleState, StreamState
 from runstone.core.stream import Stream
 from runstone.outbox.outcomes import Report, raised
 from runstone.ports.executor import EffectCall, Failed, InnerExecutor, Outcome, Succeeded
+from runstone.ports.schedules import FAR, load_schedule
 from runstone.ports.store import Host
 
 STREAMS_KEPT: Final = 512
 SHORT: Final = 8
 """A stream of so few events is read whole: that is one read less."""
-FAR: Final = 2**53
-"""Behind every event: what is read from there on is the head alone."""
 _NOTHING: Final = Commit((), ())
 
 
@@ -123,13 +122,17 @@ class Streams:
     async def _begin(self, empty: StreamState) -> StreamState | None:
         """What to fold on from where nothing is known; none if there is no such stream.
 
-        An entity may have had any number of changes: the first and the last say all that the next needs.
+        An entity may have had any number of changes: the first and the last say all that the next needs. A
+        schedule may have fired any number of times: its row says all.
         """
-        if not isinstance(empty, EntityState):
-            return empty
         stream = await self._load(empty, FAR)
         if stream is None or stream.head.last_seq <= SHORT:
             return empty if stream else None
+        if isinstance(empty, ScheduleState):
+            known = await load_schedule(self._host, empty.tenant_id, empty.stream_id)
+            return empty if known is None else known.state
+        if not isinstance(empty, EntityState):
+            return empty
         first = await self._host.fetch(empty.tenant_id, empty.stream_id, limit=1)
         return entities.pass_over(fold_stream(empty, first), stream.head.last_seq - 1)
 

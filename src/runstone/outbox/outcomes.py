@@ -20,6 +20,9 @@ LONGEST_WAIT: Final = timedelta(days=365)
 """Between two tries, whoever asks for more: there has to be a date for it."""
 
 
+_read_error = codec.reader(ErrorInfo)
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one claimed effect, ready to be recorded."""
 
@@ -85,6 +88,7 @@ def report(
             # It was done: what it answered cannot be kept, which must not make anybody do it again.
             result = codec.canonical({"unreadable": _text(unreadable)})
         return Report(effect_id=effect.id, executor=executor, fence=fence, result=result)
+    outcome = recordable(outcome)
     retry_at = now + retry_delay(policy, effect.retry_count + 1, jitter, outcome.retry_after)
     once = effect.delivery == "at_most_once"
     error = outcome.error
@@ -92,6 +96,22 @@ def report(
         # It may have been done, so nothing retries it; a person finds out (§OUT-23, §OUT-26).
         return Report(effect_id=effect.id, executor=executor, fence=fence, error=error, unknown=True)
     return Report(effect_id=effect.id, executor=executor, fence=fence, error=error, next_retry_at=retry_at)
+
+
+def recordable(failed: Failed) -> Failed:
+    """A failure as the log can hold it: how it was told must not make anybody do it again and again."""
+    error, after = failed.error, failed.retry_after
+    try:
+        if not isinstance(error, ErrorInfo):
+            raise TypeError(f"Failed takes an ErrorInfo: {error!r} is none")
+        if not isinstance(after, timedelta | None):
+            raise TypeError(f"retry_after={after!r} is no duration: say rs.seconds({after!r})")
+        error = msgspec.structs.replace(error, code=_clean(error.code), message=_clean(error.message))
+        _read_error(codec.encode(error))
+    except (TypeError, AttributeError, msgspec.ValidationError) as mistake:
+        told = raised(mistake)
+        return msgspec.structs.replace(failed, error=told.error, retry_after=None)
+    return msgspec.structs.replace(failed, error=error)
 
 
 def retry_delay(policy: RetryPolicy, retry: int, jitter: float, retry_after: timedelta | None) -> timedelta:
@@ -125,4 +145,9 @@ def _text(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = f"{type(error).__name__}, which cannot be shown"
-    return text[:LONGEST_MESSAGE].replace("\0", "").encode("utf-8", "replace").decode()
+    return _clean(text[:LONGEST_MESSAGE])
+
+
+def _clean(text: str) -> str:
+    """Without what no event can hold."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()

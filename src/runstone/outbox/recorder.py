@@ -216,9 +216,9 @@ class Recorder:
         return decision.case, recorded
 
     async def _is_there(self, commit: Commit) -> bool:
-        """Whether the log has a commit whose answer was lost: if so, nothing of it is late, or somebody else's.
+        """Whether the log has a commit whose answer was lost.
 
-        Asks until somebody knows: to decide again on the own outcome would report it as that of another.
+        Asks until somebody knows: whoever decides again on his own outcome takes it for another's (§OUT-74).
         """
         last = commit.writes[-1].events[-1]
         pause = 0.05
@@ -250,7 +250,12 @@ class Recorder:
             if written.events:  # the commit is one span
                 context = msgspec.structs.replace(context, span_id=written.events[0].span_id)
             decision = decide(case, command, context=context, holds=(entry.hold,))
-            await make_durable(self._host, Commit.of(written, decision.commit))
+            commit = Commit.of(written, decision.commit)
+            try:
+                await make_durable(self._host, commit)
+            except OutcomeUnknown:
+                if not await self._is_there(commit):
+                    raise
         inside.reported = report
         return decision.case, {effect.id}
 

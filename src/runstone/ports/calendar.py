@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 INSTALL: Final = "pip install 'runstone[effects]'"
 _STEPS: Final = 100
 """How far to look for a time that is not the same one again: an hour that a zone has twice is long over."""
+_SECOND: Final = timedelta(seconds=1)
+"""No two times are closer together."""
 
 
 def check_cron(cron: str, timezone: str) -> None:
@@ -30,23 +32,34 @@ def check_cron(cron: str, timezone: str) -> None:
 
 def next_due(cron: str, timezone: str, after: datetime) -> datetime:
     """The first time after this moment, in UTC."""
-    zone = _zone(timezone)
-    for moment in islice(_times(cron, after.astimezone(zone)), _STEPS):
-        if moment > after:
-            return moment
-    raise InvalidPayload("/cron", f"the time {cron!r} does not come within 50 years")
+    moment = _first(cron, _zone(timezone), after)
+    if moment is None:
+        raise InvalidPayload("/cron", f"the time {cron!r} does not come within 50 years")
+    return moment
 
 
 def latest_due(cron: str, timezone: str, since: datetime, now: datetime) -> datetime:
-    """The last time up to now: of all that were missed since then, the one that counts."""
-    start = now.astimezone(_zone(timezone)) + timedelta(seconds=1)
-    back = (moment for moment in islice(_times(cron, start, back=True), _STEPS) if moment <= now)
-    latest = max(since, next(back, since))
-    for moment in islice(_times(cron, latest.astimezone(start.tzinfo)), _STEPS):
-        if moment > now:
-            break
-        latest = max(latest, moment)  # backwards, an hour that a zone has twice is gone through once
+    """The last time up to now: of all that were missed since that one, the one that counts.
+
+    Only ever looked for forwards, so that it is one of the times that `next_due` tells; halving what is left
+    makes few looks of many years, and none of a moment.
+    """
+    zone, latest, end = _zone(timezone), since, now
+    while end - latest >= _SECOND:
+        middle = latest + (end - latest) / 2
+        moment = _first(cron, zone, middle)
+        if moment is None or moment > now:
+            end = middle
+        else:
+            latest = moment
     return latest
+
+
+def _first(cron: str, zone: ZoneInfo, after: datetime) -> datetime | None:
+    for moment in islice(_times(cron, after.astimezone(zone)), _STEPS):
+        if moment > after:
+            return moment
+    return None
 
 
 def _zone(name: str) -> ZoneInfo:
@@ -58,9 +71,9 @@ def _zone(name: str) -> ZoneInfo:
         ) from error
 
 
-def _times(cron: str, start: datetime, *, back: bool = False) -> Iterator[datetime]:
-    """The times that follow, or come before; the same clock may tell one of them twice."""
-    simulated = _simulate(cron, start, back)
+def _times(cron: str, start: datetime) -> Iterator[datetime]:
+    """The times that follow; the same clock may tell one of them twice."""
+    simulated = _simulate(cron, start)
     try:
         for moment in simulated:
             yield moment.astimezone(UTC)
@@ -68,7 +81,7 @@ def _times(cron: str, start: datetime, *, back: bool = False) -> Iterator[dateti
         return
 
 
-def _simulate(cron: str, start: datetime, back: bool) -> CronSim:
+def _simulate(cron: str, start: datetime) -> CronSim:
     try:
         from cronsim import CronSim, CronSimError
     except ModuleNotFoundError as error:
@@ -76,7 +89,7 @@ def _simulate(cron: str, start: datetime, back: bool) -> CronSim:
             f"A schedule by cron needs cronsim, which is not installed: {INSTALL}"
         ) from error
     try:
-        return CronSim(cron, start, reverse=back)
+        return CronSim(cron, start)
     except CronSimError as error:
         raise InvalidPayload(
             "/cron",

@@ -225,8 +225,8 @@ class Host(EventLog, Protocol):
         """Takes outbox entries that are due and free, of these types (§OUT-4 to §OUT-6).
 
         Pending ones; failed ones whose `next_retry_at` is past; ones under way whose lease is over:
-        in every case only when no lease, and no rest that `release_effects` gave them, is running. One
-        statement: two claims never get the same entry. It sets owner, lease and a new, higher fence,
+        in every case only when no lease, and no rest that `release_effects` gave them, is running. All at
+        once: two claims never get the same entry. It sets owner, lease and a new, higher fence,
         counts the claim, and writes no event. Tenants get equal shares, none more than `per_tenant` with
         what it holds already; within a tenant the one that has been due longest goes first.
         """
@@ -250,6 +250,10 @@ class Host(EventLog, Protocol):
         Their fences are raised: an outcome that is still on its way comes too late. No retry is counted, and
         the claim is not either.
         """
+        ...
+
+    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
+        """The schedule of this stream; `core.keys.schedule_stream` says which one that is."""
         ...
 
     async def due_schedules(
@@ -354,10 +358,6 @@ class Queries(Protocol):
         limit: int = 100,
     ) -> Sequence[Entity]:
         """Entities by type and id, in the order of their bytes; `after` is the last of the page before."""
-        ...
-
-    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
-        """The schedule of this stream; `core.keys.schedule_stream` says which one that is."""
         ...
 
     async def list_schedules(

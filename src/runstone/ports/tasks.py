@@ -1,4 +1,4 @@
-"""The tasks port: what can be scheduled here, and the run that each is started as."""
+"""The tasks port: what a scheduler can start here, and the run that each is started as."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Protocol
 from msgspec import Raw
 
 from runstone.core.commands import CreateRun
-from runstone.core.payloads import ErrorInfo
 
 
 class Tasks(Protocol):
@@ -17,10 +16,6 @@ class Tasks(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """All of them, in order."""
-        ...
-
-    def refusal(self, task: str, arguments: Raw) -> ErrorInfo | None:
-        """Why it could not be started with these arguments; none: it could."""
         ...
 
     def create(self, task: str, payload: Raw, arguments: Raw) -> CreateRun:

@@ -178,9 +178,7 @@ class FaultyStore:
         after: tuple[datetime, str] | None = None,
         limit: int = 100,
     ) -> Sequence[DueSchedule]:
-        return await self._do(
-            self.store.due_schedules(tasks=tasks, until=until, after=after, limit=limit)
-        )
+        return await self._do(self.store.due_schedules(tasks=tasks, until=until, after=after, limit=limit))
 
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT

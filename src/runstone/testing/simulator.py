@@ -42,10 +42,10 @@ from runstone.app import App
 from runstone.core.commands import Command, CompleteEffect, FailEffect
 from runstone.core.commit import Commit, Context
 from runstone.core.effect import Effect
+from runstone.core.effect_specs import ScheduleTask
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ErrorInfo
 from runstone.engine.functions import A, Handler, R
-from runstone.engine.tasks import HandlerTasks
 from runstone.engine.values import write
 from runstone.handle import Handle
 from runstone.ingest.signals import SignalSpec
@@ -211,7 +211,6 @@ class Simulator:
         self._stop = asyncio.Event()
         self._worker_store = _WatchedStore(self._data, self.clock, self._committed)
         own = {service.effect_type for service in self.app.services}
-        tasks = HandlerTasks(self.app.handlers, self.app.version)
         self._runtime = Runtime(
             self._worker_store,
             self.app.handlers,
@@ -223,7 +222,8 @@ class Simulator:
             threads=False,
             jitter=self._random.random,
             worker_id=self._ids(),
-            services=[one for one in inner_services(tasks) if one.effect_type not in own],
+            services=[one for one in inner_services() if one.effect_type not in own],
+            check_tasks=ScheduleTask.EFFECT_TYPE not in own,
         )
         self._serving = self._node.spawn(self._serve(self._runtime, self._stop))
 

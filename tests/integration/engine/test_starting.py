@@ -119,6 +119,9 @@ async def test_signals_go_to_the_handler_of_their_kind_and_channel(path: str) ->
             )
         with pytest.raises(rs.RunstoneError, match="No handler of 'desk' is on Webhook"):
             await app.send(rs.Webhook(webhook_id="w", event_type="e", payload={}), channel="x", source_id="1")
+        for ours in ("app.start", "app.schedule"):
+            with pytest.raises(rs.RunstoneError, match=f"{ours}' is a channel of our own"):
+                await app.send(message, channel=ours, source_id="1")
         assert (await first.status()).run_type == "SIGNAL_PROCESSING"
         signal = await app.runtime.store.find_signal(DEFAULT_TENANT, "inbox", "1")
         assert signal is not None

@@ -22,6 +22,7 @@ from runstone.audit.verify import verify_all
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.keys import schedule_stream
 from runstone.engine.tasks import HandlerTasks
+from runstone.errors import CommandRefused
 from runstone.ingest.scheduler import Scheduler
 from runstone.ports.bell import Bell
 from runstone.ports.clock import SystemClock, new_id
@@ -129,6 +130,19 @@ async def test_each_is_carried_by_itself_and_made_again(store: SqliteStore, tmp_
         assert await other.get_schedule(DEFAULT_TENANT, ONCE) == row
 
 
+async def test_an_active_schedule_is_carried_only_by_who_says_so(store: SqliteStore, tmp_path: Path) -> None:
+    """It would fire here as well as where it came from."""
+    scene = Scene(lambda clock: SqliteStore.open(tmp_path / "x.db"), store)
+    scene.tenant_id = DEFAULT_TENANT
+    active = await put(scene, SystemClock().now() + timedelta(days=1), name="active")
+    bundle = read_bundle(await export_bundle(store, DEFAULT_TENANT, active.stream_id))
+    async with await SqliteStore.open(tmp_path / "other.db") as other:
+        with pytest.raises(CommandRefused, match="'active' is active"):
+            await import_bundle(other, bundle)
+        assert await import_bundle(other, bundle, unfinished=True)
+        assert await other.get_schedule(DEFAULT_TENANT, active.stream_id) == active.schedule
+
+
 # Several at once
 
 
@@ -174,6 +188,25 @@ async def test_of_several_schedulers_on_one_store_one_fires(open_store: Open) ->
         assert len(runs) == 18
         assert {row.last_run_id for row in rows} <= {run.id for run in runs}
         assert await findings(stores[0]) == []
+
+
+async def test_an_app_without_the_task_carries_it_out_all_the_same(open_store: Open) -> None:
+    """§OUT-62: of two apps on one store, either may be the one to schedule it."""
+    other = rs.App("other")
+    async with AsyncExitStack() as stack:
+        stores = []
+        for _ in range(2):
+            stores.append(await open_store(SystemClock()))
+            stack.push_async_callback(stores[-1].close)
+        await stack.enter_async_context(other.running(stores[1]))
+        await stack.enter_async_context(app.running(stores[0], outbox=False))
+        done = await (await app.start(ask, "theirs")).result()
+        assert done["version"] == 1
+
+        async def fired() -> bool:
+            return (await stores[0].list_schedules(DEFAULT_TENANT))[0].fired == 1
+
+        await eventually(fired)
 
 
 async def test_apps_on_one_store_start_each_task_once(open_store: Open) -> None:

@@ -35,6 +35,7 @@ class Desk:
         self.tenant_id = scene.tenant_id
         await put(scene, {"status": "OPEN", "text": "x" * 3000}, {"status": None})
         await put(scene, {"name": "Ann\x1b[31m"}, entity_type="PERSON", entity_id="a b")
+        await put(scene, {"name": "Bob\x9b31m"}, entity_type="PERSON", entity_id="b\x9b31m")
         await put(scene.for_tenant(scene.new_id()), {"a": 1})
         await scene.store.close()
 
@@ -55,9 +56,9 @@ def desk(tmp_path: Path) -> Desk:
 
 def test_entities_are_listed_by_type_and_id(desk: Desk) -> None:
     names = [line.split("\t")[:3] for line in desk.lines("list")]
-    assert names == [["CASE", "42", "2"], ["PERSON", "a b", "1"]]
-    assert len(desk.lines("list", "--type", "PERSON")) == len(desk.lines("list", "--limit", "1")) == 1
-    assert len(desk.lines("list", "--after", "CASE", "42")) == 1
+    assert names == [["CASE", "42", "2"], ["PERSON", "a b", "1"], ["PERSON", "b\\x9b31m", "1"]]
+    assert len(desk.lines("list", "--type", "CASE")) == len(desk.lines("list", "--limit", "1")) == 1
+    assert len(desk.lines("list", "--after", "CASE", "42")) == 2
     rows = [json.loads(line) for line in desk.lines("list", "--json")]
     assert rows[0]["data"]["field"] == "data"
     assert rows[1]["data"] == {"name": "Ann\x1b[31m"}
@@ -74,6 +75,12 @@ def test_an_entity_is_shown_whole_or_change_by_change(desk: Desk) -> None:
     assert [sorted(version["data"]) for version in versions] == [["status", "text"], ["text"]]
     (latest,) = desk.lines("show", "CASE", "42", "--json")
     assert json.loads(latest) == versions[-1]
+
+
+def test_nothing_is_shown_that_a_terminal_would_obey(desk: Desk) -> None:
+    shown = "\n".join(desk.lines("show", "PERSON", "b\x9b31m"))
+    assert shown.isascii()
+    assert shown.count("\\x9b31m") == 2
 
 
 def test_an_entity_is_exported_alone(desk: Desk, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 import msgspec
@@ -358,6 +359,8 @@ class TestScheduleTask:
             ({"name": "x" * 256}, "/name"),
             ({"name": "a\x00b"}, "/name"),
             ({"run_at": NOON}, ""),
+            ({"cron": None, "run_at": datetime.fromisoformat("0001-01-01T00:00+05:00")}, "/run_at"),
+            ({"cron": None, "run_at": datetime.fromisoformat("9999-12-31T23:59-05:00")}, "/run_at"),
             ({"arguments": {"key": "sk_live_0123456789abcdef"}}, "/arguments/key"),
         ],
     )

@@ -46,3 +46,12 @@ def test_no_delay_is_over_the_cap(retry: int, jitter: float) -> None:
     policy = RetryPolicy(cap=timedelta(minutes=2))
     assert timedelta(0) <= policy.delay(retry, jitter) <= timedelta(minutes=2)
     assert policy.delay(10_000, 1.0) == timedelta(minutes=2)
+
+
+@pytest.mark.parametrize("base", [timedelta(days=1), timedelta.max])
+def test_a_bound_beyond_all_time_is_the_cap(base: timedelta) -> None:
+    assert RetryPolicy(base=base, cap=timedelta(hours=1)).delay(30, 1.0) == timedelta(hours=1)
+
+
+def test_no_base_is_no_delay() -> None:
+    assert RetryPolicy(base=timedelta(0)).delay(30, 1.0) == timedelta(0)

@@ -152,6 +152,25 @@ async def test_after_a_failure_nothing_more_is_written() -> None:
 
 
 @virtual_time
+async def test_after_a_failure_nothing_is_read_on_top_of_what_was_not_written() -> None:
+    """Others went on from the log, where the pen's last decision is not."""
+    desk = Desk()
+    pen = await desk.open()
+    desk.store.script = [StoreBusy("no")]
+    pen.write(*step("a"))
+    await asyncio.sleep(1)
+    context = Context(now=NOW, new_id=desk.ids, actor="other")
+    for name in ("x", "y"):
+        await carry_out(desk.store, DEFAULT_TENANT, desk.run_id, *step(name), context=context)
+    told = list(desk.told)
+    pen.read_news()
+    await asyncio.sleep(1)
+    assert [type(error) for error in desk.errors] == [StoreBusy]
+    assert desk.told == told
+    await pen.close()
+
+
+@virtual_time
 async def test_what_no_event_can_hold_fails_the_run() -> None:
     """Given back, it would be taken up again and again."""
     desk = Desk()

@@ -11,6 +11,7 @@ import runstone as rs
 from runstone.core import codec
 from runstone.core.commands import CreateRun
 from runstone.engine.tasks import HandlerTasks
+from runstone.errors import InvalidPayload
 
 app = rs.App("desk", version="3")
 
@@ -22,6 +23,10 @@ class Report(msgspec.Struct):
 
 @app.on(key=lambda report: report.day, concurrency=2)
 async def report(run: rs.Run, what: Report) -> None: ...
+
+
+@app.on(key=lambda what: what["thread"], concurrency=1)
+async def threaded(run: rs.Run, what: dict[str, Any]) -> None: ...
 
 
 @app.on(approval=True)
@@ -41,40 +46,36 @@ SIGNAL = codec.canonical({"schedule_id": "s", "task": "timed", "scheduled_for": 
 
 
 def test_their_names() -> None:
-    assert list(TASKS.names) == ["maybe", "report", "sweep", "timed"]
+    assert list(TASKS.names) == ["maybe", "report", "sweep", "threaded", "timed"]
 
 
 @pytest.mark.parametrize(
-    ("task", "arguments", "code", "said"),
+    ("task", "arguments", "place", "said"),
     [
         ("report", {"day": "mon"}, None, ""),
-        ("report", {"day": 1}, "INVALID_ARGUMENTS", "report cannot be started with"),
-        ("report", None, "INVALID_ARGUMENTS", "report cannot be started with None"),
+        ("report", {"day": 1}, "/arguments", "report cannot be started with"),
+        ("report", None, "/arguments", "report cannot be started with None"),
         ("sweep", None, None, ""),
-        ("sweep", {}, "INVALID_ARGUMENTS", "sweep takes no value"),
+        ("sweep", {}, "/arguments", "sweep takes no value"),
         ("maybe", None, None, ""),
         ("maybe", {"a": 1}, None, ""),
         ("timed", {"anything": 1}, None, ""),
-        ("nobody", None, "UNKNOWN_TASK", "those of this app: maybe, report, sweep, timed"),
+        ("threaded", {"thread": 1}, None, ""),
+        ("threaded", {}, "/arguments", "the key of threaded cannot be told from them: KeyError"),
+        ("nobody", None, "/task", "those of this app: maybe, report, sweep, threaded, timed"),
     ],
 )
-def test_what_cannot_be_started_is_refused_and_no_retry_helps(
-    task: str, arguments: Any, code: str | None, said: str
+def test_what_cannot_be_started_is_refused_with_its_place(
+    task: str, arguments: Any, place: str | None, said: str
 ) -> None:
     """§OUT-62"""
-    refusal = TASKS.refusal(task, codec.canonical(arguments))
-    if refusal is None:
-        assert code is None
+    asked = rs.ScheduleTask(task=task, cron="0 * * * *", arguments=arguments)
+    if place is None:
+        TASKS.check(asked)
         return
-    assert refusal.code == code
-    assert said in refusal.message
-    assert not refusal.retryable
-
-
-def test_an_app_without_handlers_says_so() -> None:
-    refusal = HandlerTasks({}).refusal("x", codec.NULL)
-    assert refusal is not None
-    assert "there are none" in refusal.message
+    with pytest.raises(InvalidPayload, match=said) as refused:
+        TASKS.check(asked)
+    assert refused.value.pointer == place
 
 
 def test_the_run_is_the_one_that_app_start_would_create() -> None:
@@ -94,6 +95,7 @@ def test_who_is_on_schedules_has_the_whole_signal() -> None:
 
 
 def test_what_no_longer_fits_has_a_run_that_fails() -> None:
-    """It stands in no line: nobody knows which."""
-    created = TASKS.create("report", SIGNAL, codec.canonical({"day": 1}))
-    assert (created.plan_id, created.lane) == ("report", None)
+    """§OUT-65; nobody knows whose turn it is, so such runs take turns with each other."""
+    for task, arguments in (("report", {"day": 1}), ("threaded", {"no": "thread"})):
+        created = TASKS.create(task, SIGNAL, codec.canonical(arguments))
+        assert (created.plan_id, created.lane) == (task, f"{task}/{task}")

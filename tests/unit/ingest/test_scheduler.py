@@ -18,7 +18,7 @@ from runstone.core.keys import schedule_stream
 from runstone.core.schedule import CHANNEL, Schedule
 from runstone.core.verify import verify_causes, verify_stream
 from runstone.engine.tasks import HandlerTasks
-from runstone.errors import CommandRefused, NotFound, OutcomeUnknown, StoreBusy
+from runstone.errors import CommandRefused, NotFound, OutcomeUnknown, StoreBusy, StoreCorrupt, StoreFull
 from runstone.ingest import scheduler as module
 from runstone.ingest.scheduler import Scheduler
 from runstone.ingest.schedules import cancel_schedule
@@ -358,6 +358,59 @@ async def test_a_store_in_trouble_is_asked_again_later(desk: Desk) -> None:
     assert await prove(desk.scene) == 1
 
 
+async def test_a_store_that_takes_nothing_is_not_asked_for_each_of_many(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(MemoryStore):
+        async def commit(self, commit: Commit) -> Any:
+            raise StoreFull("As planned")
+
+    for number in range(20):
+        await desk.put(name=f"n{number}", cron=None)
+    store = Full(desk.data, clock=desk.clock)
+    assert await desk.scheduler(store=store).run_once() == 1.0
+    assert caplog.text.count("As planned") == module.IN_A_ROW
+    await desk.scheduler().run_once()
+    assert await prove(desk.scene) == 20
+
+
+async def test_one_that_the_store_would_not_take_or_cannot_read_holds_up_no_other(desk: Desk) -> None:
+    broken = [
+        await desk.put(cron=None, name=name) for name in ("locked", "corrupt-1", "corrupt-2", "corrupt-3")
+    ]
+
+    class Ill(MemoryStore):
+        async def fetch(self, tenant_id: str, stream_id: str, **named: Any) -> Any:
+            if stream_id in {one.id for one in broken[1:]}:
+                raise StoreCorrupt("As planned")
+            return await super().fetch(tenant_id, stream_id, **named)
+
+        async def commit(self, commit: Commit) -> Any:
+            if broken[0].id in {write.stream_id for write in commit.writes}:
+                raise StoreBusy("As planned")
+            return await super().commit(commit)
+
+    desk.clock.advance(1)
+    await desk.put(cron=None, name="good")
+    desk.clock.advance(1)
+    await desk.scheduler(store=Ill(desk.data, clock=desk.clock)).run_once()
+    assert len(desk.fired("good")) == 1
+    assert await prove(desk.scene) == 1
+
+
+async def test_who_is_told_to_stop_fires_no_more_than_the_one_in_hand(desk: Desk) -> None:
+    class Slow(MemoryStore):
+        async def commit(self, commit: Commit) -> Any:
+            await scheduler.drain()
+            return await super().commit(commit)
+
+    for number in range(5):
+        await desk.put(name=f"n{number}", cron=None)
+    scheduler = desk.scheduler(store=Slow(desk.data, clock=desk.clock))
+    await scheduler.run_once()
+    assert await prove(desk.scene) == 1
+
+
 @pytest.fixture
 async def running(desk: Desk) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     scheduler = desk.scheduler(poll=3600.0)
@@ -412,6 +465,28 @@ class TestCancel:
         row = await desk.row()
         assert (row.status, row.fired) == ("CANCELLED", 1)
         assert await prove(scene) == 1
+
+    async def test_a_long_history_is_not_read(self, desk: Desk) -> None:
+        class Read(MemoryStore):
+            events = 0
+
+            async def load(self, *given: Any, **named: Any) -> Any:
+                stream = await super().load(*given, **named)
+                Read.events += len(stream.events) if stream else 0
+                return stream
+
+        one = await desk.put(cron="* * * * *")
+        for _ in range(20):
+            desk.clock.advance(60)
+            await desk.scheduler().run_once()
+        scene = desk.scene
+        store = Read(desk.data, clock=desk.clock)
+        await cancel_schedule(store, scene.tenant_id, "report", "", context=scene.context())
+        assert (await desk.row()).status == "CANCELLED"
+        assert Read.events == 0
+        *_, last, cancelled = desk.data.streams[one.id].events
+        assert cancelled.causation_id == last.id
+        assert await prove(scene) == 20
 
     async def test_one_that_is_not_there_is_not_found(self, desk: Desk) -> None:
         scene = desk.scene

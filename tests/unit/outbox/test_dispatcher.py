@@ -679,7 +679,7 @@ async def wait_for_calls(dispatcher: Dispatcher) -> None:
 
 
 async def test_a_store_that_fails_while_it_is_read_again_makes_nobody_send_again(desk: Desk) -> None:
-    """Another was faster, and to see what he wrote does not work at once: the outcome is recorded all the same."""
+    """Another was faster, and what he wrote cannot be read at once: the outcome is recorded all the same."""
     case = await requested(desk.scene)
     dispatcher = desk.dispatcher()
     load_many = desk.store.load_many
@@ -696,7 +696,7 @@ async def test_a_store_that_fails_while_it_is_read_again_makes_nobody_send_again
         troubles.append(StoreBusy())
         return "sent"
 
-    desk.store.load_many = trouble  # type: ignore[method-assign]
+    desk.store.load_many = trouble  # type: ignore[method-assign, assignment]
     desk.outside.do = meanwhile
     await turn(dispatcher)
     await wait_for_calls(dispatcher)
@@ -707,7 +707,7 @@ async def test_a_store_that_fails_while_it_is_read_again_makes_nobody_send_again
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 async def test_a_commit_that_landed_unheard_of_is_found(desk: Desk, delivery: str) -> None:
-    """What was written is neither reported as late nor, if it was a beginning, taken for somebody else's."""
+    """§OUT-74: neither is it reported as late nor, if it is a beginning, taken for somebody else's."""
     case = await requested(desk.scene, delivery=delivery)
     commit, fetch = desk.store.commit, desk.store.fetch
     down: list[Exception] = []
@@ -733,7 +733,7 @@ async def test_a_commit_that_landed_unheard_of_is_found(desk: Desk, delivery: st
 
 
 async def test_what_waits_for_its_record_is_not_sent_again_by_the_same_process(desk: Desk) -> None:
-    """Its lease ran out while the store was away, and to look for work is faster than to record."""
+    """§OUT-73: its lease ran out while the store was away, and to claim is faster than to record."""
     await requested(desk.scene)
     commit, away = desk.store.commit, asyncio.Event()
 
@@ -752,6 +752,27 @@ async def test_what_waits_for_its_record_is_not_sent_again_by_the_same_process(d
     await turn(dispatcher)
     assert await desk.statuses() == ["COMPLETED"]
     assert len(desk.outside.calls) == 1
+
+
+async def test_only_so_many_wait_for_their_record(desk: Desk) -> None:
+    """Others call in the place of what was answered; while nothing can be recorded, that comes to an end."""
+    await requested(desk.scene, 10)
+    commit, away = desk.store.commit, asyncio.Event()
+
+    async def waits(given: Any) -> Any:
+        await away.wait()
+        return await commit(given)
+
+    desk.store.commit = waits  # type: ignore[method-assign, assignment]
+    dispatcher = desk.dispatcher(concurrency=2)
+    assert [await turn(dispatcher) for _ in range(4)] == [2, 2, 0, 0]
+    desk.clock.advance(LEASE - timedelta(seconds=1))
+    await dispatcher.beat_once()
+    desk.clock.advance(LEASE - timedelta(seconds=1))
+    assert await desk.store.claim_effects("d2", types=["NOTIFY_USER"], limit=10, lease=LEASE)
+    away.set()
+    await settle(dispatcher)
+    assert sorted(await desk.statuses()) == ["COMPLETED"] * 4 + ["PENDING"] * 6, "they kept their leases"
 
 
 # What could end it
@@ -834,6 +855,29 @@ async def test_what_a_claim_brings_while_it_leaves_is_put_back(desk: Desk) -> No
     assert desk.outside.calls == []
     (taken,) = await claim("d2", types=["NOTIFY_USER"], limit=1, lease=LEASE)
     assert taken.claims == 1, "one that was given back does not count"
+
+
+async def test_what_has_not_been_called_yet_is_put_back(desk: Desk) -> None:
+    """§OUT-45"""
+    await requested(desk.scene)
+    claim, extend = desk.store.claim_effects, desk.store.extend_effects
+
+    async def slowly(*given: Any, **more: Any) -> Any:
+        claimed = await claim(*given, **more)
+        desk.clock.advance(timedelta(seconds=5))
+        return claimed
+
+    async def hangs(*given: Any, **more: Any) -> Any:
+        await asyncio.Event().wait()
+
+    desk.store.claim_effects, desk.store.extend_effects = slowly, hangs  # type: ignore[method-assign]
+    dispatcher = desk.dispatcher()
+    await turn(dispatcher)
+    async with asyncio.timeout(10):
+        await dispatcher.drain(timedelta(0))
+    desk.store.extend_effects = extend  # type: ignore[method-assign]
+    assert desk.outside.calls == []
+    assert len(await claim("d2", types=["NOTIFY_USER"], limit=1, lease=LEASE)) == 1
 
 
 async def test_outcomes_that_cannot_be_recorded_are_told_of(

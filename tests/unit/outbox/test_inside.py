@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import runstone as rs
-from runstone.core import commands
+from runstone.core import codec, commands
 from runstone.core.commit import Commit, StreamWriter
 from runstone.core.decide import Case
 from runstone.core.effect import Effect
@@ -22,6 +22,7 @@ from runstone.core.events import StreamKind
 from runstone.core.keys import entity_stream
 from runstone.core.payloads import EntityUpdated, ErrorInfo
 from runstone.core.stream import Stream
+from runstone.errors import OutcomeUnknown
 from runstone.outbox.alerts import Alerts
 from runstone.outbox.dispatcher import Dispatcher
 from runstone.outbox.executors.entities import EntityUpdates
@@ -52,6 +53,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.data = MemoryData()
+        self.bell = Bell()
         self.scene = Scene(self.open_store, None)  # type: ignore[arg-type]
         self.scene.store = MemoryStore(self.data, clock=self.scene.clock)
 
@@ -71,7 +73,7 @@ class Desk:
             worker_id=name,
             clock=self.scene.clock,
             new_id=self.scene.new_id,
-            bell=Bell(),
+            bell=self.bell,
             lease=LEASE,
             jitter=lambda: 1.0,
             **given,
@@ -198,6 +200,18 @@ async def test_a_conflict_is_decided_on_the_latest_and_is_final(desk: Desk) -> N
     await desk.prove()
 
 
+async def test_an_entity_that_would_be_too_large_stays_as_it_is(desk: Desk) -> None:
+    """What it is asked for is small enough each time; nothing is tried again."""
+    dispatcher = desk.dispatcher()
+    for name in "ab":
+        await desk.asked(change={name: "x" * (codec.MAX_BYTES // 2)})
+        await turn(dispatcher)
+    assert sorted(await desk.statuses()) == ["COMPLETED", "DEAD_LETTER"]
+    (refused,) = [effect for effect in await desk.effects() if effect.error_details is not None]
+    assert "over the bound" in msgspec.json.decode(refused.error_details or b"", type=ErrorInfo).message
+    assert len(await desk.prove()) == 1
+
+
 class Gate(MemoryStore):
     """Holds commits up until it is opened."""
 
@@ -246,6 +260,41 @@ async def test_what_is_withdrawn_meanwhile_is_not_done(desk: Desk) -> None:
     await turn(dispatcher)
     assert await desk.statuses() == ["CANCELLED"]
     assert await desk.entity() is None
+
+
+class Mute(MemoryStore):
+    """Writes, and never says so."""
+
+    async def commit(self, commit: Commit) -> Any:
+        await super().commit(commit)
+        raise OutcomeUnknown("no answer")
+
+
+@pytest.mark.parametrize(("expected", "status"), [(0, "COMPLETED"), (7, "DEAD_LETTER")])
+async def test_an_outcome_whose_answer_was_lost_is_told_like_any_other(
+    desk: Desk, expected: int, status: str
+) -> None:
+    """It stands in the log: the run is woken, and the operators are alerted of a dead letter (§OUT-29)."""
+    told: list[str] = []
+
+    async def notify(title: str, text: str) -> None:
+        told.append(text)
+
+    performed: list[str] = []
+    case = await desk.asked(expected_version=expected)
+    dispatcher = desk.dispatcher(
+        store=Mute(desk.data, clock=desk.scene.clock),
+        alerts=Alerts(notify, clock=desk.scene.clock),
+        performed=lambda effect: performed.append(effect.status),
+    )
+    rung: list[str] = []
+    desk.bell.listen(rung.append)
+    await turn(dispatcher)
+    assert rung == [case.run.stream_id]
+    assert await desk.statuses() == [status]
+    assert performed == [status]
+    assert len(told) == (status == "DEAD_LETTER")
+    await desk.prove()
 
 
 class Refusing(EntityUpdates):

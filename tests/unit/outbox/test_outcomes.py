@@ -64,6 +64,7 @@ def test_a_failure_says_when_to_try_again() -> None:
         (1, 0.0, None, 0),
         (1, 0.5, 30, 30),
         (3, 1.0, 2, 8),
+        (1, 1.0, timedelta.max.total_seconds() // 2, timedelta(days=365).total_seconds()),
     ],
 )
 def test_full_jitter_and_never_before_the_other_side_wants(
@@ -135,6 +136,28 @@ def test_what_an_exception_means(error: Exception, category: str, code: str, ret
 
 def test_an_exception_may_say_when_to_come_back() -> None:
     assert raised(RetryableError(retry_after=timedelta(seconds=9))).retry_after == timedelta(seconds=9)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "message"),
+    [
+        (Failed(ErrorInfo(category="EXTERNAL", code="DO\0WN", message="a\0b\ud800")), "DOWN", "ab?"),
+        (Failed(ErrorInfo(category="NOBODYS", code="DOWN", message="")), "ValidationError", "'NOBODYS'"),  # type: ignore[arg-type]
+        (Failed(ErrorInfo(category="EXTERNAL", code=5, message="")), "AttributeError", "replace"),  # type: ignore[arg-type]
+        (Failed(None), "TypeError", "Failed takes an ErrorInfo"),  # type: ignore[arg-type]
+        (Failed("it went wrong"), "TypeError", "'it went wrong' is none"),  # type: ignore[arg-type]
+        (failure(retry_after=5), "TypeError", "say rs.seconds(5)"),
+    ],
+    ids=["text", "category", "code", "none", "string", "retry_after"],
+)
+def test_a_failure_that_is_told_badly_is_a_failure(given: Failed, code: str, message: str) -> None:
+    """It could not be recorded as it is: its effect would be sent again and again, and never be counted."""
+    row = effect()
+    command = reported(given, row).command(row, late=False)
+    assert isinstance(command, commands.FailEffect)
+    assert command.error.code == code
+    assert message in command.error.message
+    assert raw(command.error)
 
 
 def test_an_exception_that_cannot_be_shown() -> None:

@@ -150,7 +150,7 @@ def test_an_effect_may_have_a_policy_of_its_own(metadata: Any, policy: Policy) -
 class TestBuiltIn:
     def test_http_needs_no_settings_and_others_do(self) -> None:
         free = [one.effect_type for one in built_in_services({}, {})]
-        assert free == ["SOR_UPDATE", "API_CALL", "WEBHOOK_CALL"]
+        assert free == ["SOR_UPDATE", "SCHEDULE_TASK", "API_CALL", "WEBHOOK_CALL"]
         tables = {"chat": {"token": "x"}, "email": {"sender": "a@example.org"}, "notify": {}}
         served = {one.effect_type for one in built_in_services(tables, {})}
         assert served == {*free, "SEND_CHAT_MESSAGE", "SEND_EMAIL", "NOTIFY_USER"}
@@ -167,7 +167,7 @@ class TestBuiltIn:
 
     def test_what_is_not_installed_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        assert [one.effect_type for one in built_in_services({}, {})] == ["SOR_UPDATE"]
+        assert [one.effect_type for one in built_in_services({}, {})] == ["SOR_UPDATE", "SCHEDULE_TASK"]
         with pytest.raises(rs.RunstoneError, match=r"runstone\[effects\]"):
             built_in_services({"email": {}}, {})
 

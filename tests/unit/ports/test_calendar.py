@@ -40,9 +40,9 @@ def test_the_next_time(cron: str, zone: str, after: str, due: str) -> None:
 
 @pytest.mark.parametrize("month", ["03", "10"])
 @pytest.mark.parametrize(
-    "cron", ["45 2 * * *", "*/20 * * * *", "0 */6 * * *", "15 1-4 * * *", "30 2 * * SUN"]
+    "cron", ["45 2 * * *", "*/20 * * * *", "0 */6 * * *", "15 1-4 * * *", "30 2 * * SUN", "15 */5 2 * * *"]
 )
-def test_times_are_the_same_forwards_and_backwards(cron: str, month: str) -> None:
+def test_the_latest_time_is_one_of_those_that_follow_each_other(cron: str, month: str) -> None:
     """While the clocks are changed, too."""
     times = [at(f"2026-{month}-24T00:00")]
     while times[-1] < at(f"2026-{month}-31T00:00"):
@@ -52,6 +52,12 @@ def test_times_are_the_same_forwards_and_backwards(cron: str, month: str) -> Non
     for time, following in pairwise(times[1:]):
         for late in (timedelta(0), timedelta(microseconds=1), following - time - timedelta(seconds=1)):
             assert latest_due(cron, BERLIN, times[1], time + late) == time
+
+
+@pytest.mark.parametrize("now", ["2026-10-25T00:59:59", "2026-10-25T01:30", "2026-10-25T02:00:01"])
+def test_each_second_of_an_hour_that_comes_twice_counts(now: str) -> None:
+    for since in (timedelta(seconds=3), timedelta(hours=2), timedelta(days=300)):
+        assert latest_due("* * * * * *", BERLIN, at(now) - since, at(now)) == at(now)
 
 
 def test_of_what_was_missed_the_latest_counts() -> None:

@@ -61,11 +61,13 @@ def fire(
     )
 
 
-def cancel(stream: StreamWriter[ScheduleFold], reason: str) -> Event:
+def cancel(stream: StreamWriter[ScheduleFold], reason: str, *, cause: str | None = None) -> Event:
     """Takes it back; whoever schedules the same name again begins it anew."""
     known = stream.fold.schedule
     if known is None:
         raise CommandRefused(f"There is no schedule {stream.fold.stream_id}")
     if known.status != "ACTIVE":
         raise CommandRefused(f"The schedule {known.name!r} is {known.status}: there is nothing to cancel")
-    return stream.record(payloads.ScheduleCancelled(reason=reason), occurrence=str(known.version))
+    return stream.record(
+        payloads.ScheduleCancelled(reason=reason), cause=cause, occurrence=str(known.version)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from runstone.core import codec
 from runstone.core.commit import StreamWriter
 from runstone.core.decide.schedules import schedule
 from runstone.core.effect_specs import ScheduleTask
@@ -10,24 +9,17 @@ from runstone.core.events import StreamKind
 from runstone.core.fold import ScheduleFold
 from runstone.core.keys import schedule_stream
 from runstone.ports.calendar import next_due
-from runstone.ports.executor import EffectCall, Failed, Outcome, Succeeded
-from runstone.ports.tasks import Tasks
+from runstone.ports.executor import EffectCall, Outcome, Succeeded
 
 
 class TaskSchedules:
-    """Schedules tasks that this app has."""
-
-    def __init__(self, tasks: Tasks) -> None:
-        self._tasks = tasks
+    """Schedules tasks, of whatever app and version: whoever asked has them (§OUT-62)."""
 
     def place(self, call: EffectCall) -> tuple[StreamKind, str]:
         return "SCHEDULE", schedule_stream(call.tenant_id, _name(call))
 
     def perform(self, call: EffectCall, stream: StreamWriter[ScheduleFold], cause: str) -> Outcome:
         asked = _asked(call)
-        refusal = self._tasks.refusal(asked.task, codec.canonical(asked.arguments))
-        if refusal is not None:
-            return Failed(refusal)
         # A clock that was set back must not have it due before what it stands behind.
         now = max(stream.context.now, stream.fold.last_at or stream.context.now)
         due = asked.run_at or next_due(asked.cron or "", asked.timezone, now)

@@ -158,6 +158,31 @@ class EntitySuite(Suite):
         assert await scene.store.get_entity(scene.tenant_id, state.stream_id) == state.entity
         await scene.audit(case.run.stream_id)
 
+    async def test_commits_of_runs_that_share_entities_never_wait_in_a_circle(self, scene: Scene) -> None:
+        """§STO-14: whichever entity each names first, one of those who meet at it goes through."""
+        cases = [await scene.running() for _ in range(6)]
+        states = {name: empty(scene, name) for name in "abc"}
+        for _ in range(3):
+            commits, after = [], []
+            for place, case in enumerate(cases):
+                names = "abcab"[place % 3 : place % 3 + 2][:: 1 if place < 3 else -1]
+                parts = {name: changed(scene, states[name], {"n": place}, entity_id=name) for name in names}
+                decision = scene.decide(case, scene.set_variable(place))
+                commits.append(Commit.of(*(commit for commit, _ in parts.values()), decision.commit))
+                after.append((decision.case, {name: state for name, (_, state) in parts.items()}))
+            async with scene.fleet(2) as scenes:
+                writing = [scenes[place % 2].store.commit(commit) for place, commit in enumerate(commits)]
+                outcomes = await asyncio.gather(*writing, return_exceptions=True)
+            refused = [outcome for outcome in outcomes if outcome != Committed()]
+            assert len(refused) == 5
+            assert all(isinstance(outcome, StaleSequence) for outcome in refused), refused
+            winner = outcomes.index(Committed())
+            cases[winner] = after[winner][0]
+            states |= after[winner][1]
+        assert sum(state.last_seq for state in states.values()) == 6
+        for case in cases:
+            await scene.audit(case.run.stream_id)
+
     async def test_the_version_only_rises(self, scene: Scene) -> None:
         """§TRN-36."""
         state = await put(scene, {"a": 1}, {"a": 2})

@@ -738,7 +738,8 @@ ORDER BY name
 LIMIT $5;
 
 -- name: due_schedules
--- Schedules whose time has come or comes soon, each with the head of its stream, as of one moment.
+-- Schedules whose time has come or comes soon, each with the head of its stream, as of one moment. Ordered by the
+-- columns themselves, not by what is selected of them: so a page ends where it is full, however many are due.
 SELECT h.*, d.*
 FROM (
     SELECT {schedule_selected}
@@ -749,7 +750,7 @@ FROM (
             coalesce($3::timestamptz, '-infinity'), coalesce($4::uuid, '00000000-0000-0000-0000-000000000000')
         )
         AND task = ANY ($1)
-    ORDER BY next_at, id
+    ORDER BY schedules.next_at, schedules.id
     LIMIT $5
 ) AS d
 CROSS JOIN LATERAL (

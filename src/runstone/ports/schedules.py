@@ -1,0 +1,35 @@
+"""Schedules on a store: what the next event of one is decided on, however long its history is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from runstone.core.stream import StreamHead
+from runstone.ports.cases import ATTEMPTS
+from runstone.ports.store import DueSchedule, Host
+
+FAR: Final = 2**53
+"""Behind every event: what is read from there on is the head alone."""
+
+
+async def load_schedule(host: Host, tenant_id: str, stream_id: str) -> DueSchedule | None:
+    """A schedule and the head of its stream, as of one moment; none if there is none, or no row of it.
+
+    What fires every minute has half a million events a year: none of them is read. A row between two reads of
+    the same head is the one of that head.
+    """
+    before = await _head(host, tenant_id, stream_id)
+    for _ in range(ATTEMPTS):
+        row = None if before is None else await host.get_schedule(tenant_id, stream_id)
+        if row is None:
+            return None
+        head = await _head(host, tenant_id, stream_id)
+        if head is not None and before is not None and head.head == before.head:
+            return DueSchedule(schedule=row, head=head)
+        before = head
+    return None
+
+
+async def _head(host: Host, tenant_id: str, stream_id: str) -> StreamHead | None:
+    stream = await host.load(tenant_id, stream_id, after_seq=FAR)
+    return None if stream is None else stream.head
