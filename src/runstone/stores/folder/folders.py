@@ -1,4 +1,4 @@
-"""The folders below a root, and what is done to them: all of it blocking, all of it in one thread.
+"""The folders below a root, and what is done to them: all of it blocking, and by one at a time.
 
 `runs/<run_id>/` has a run's log, snapshot and lock, `signals/<signal_id>/` the log of the signal that
 set it off. A stream is locked when it is first written to, and stays so until it is let go.
@@ -194,6 +194,11 @@ class Folders:
         if result.persisted:
             self.written(log, draft.event_type)
         return result
+
+    def is_open(self, stream_id: str) -> bool:
+        """Whether nothing has to be read or locked before it is written to."""
+        log = self._logs.get(stream_id)
+        return log is not None and log.is_open
 
     def held(self, stream_id: str) -> EventFile | None:
         """A stream that has events, locked by us."""

@@ -1,13 +1,14 @@
 """The folder store: runs as files, with no database (§PIP-1 to §PIP-10).
 
-Calls go, one after the other, to a thread of the store's own, so that no sync holds up the event
-loop; inline, they are done where they are asked for. After each, whoever did it sees to it that snapshots
-follow their logs.
+Calls go, one after the other, to a thread of the store's own, so that no slow sync holds up the event
+loop; what is written to a log that is open is done at once where syncs are quick; inline, everything is done
+where it is asked for. After each, somebody sees to it that snapshots follow their logs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -105,6 +106,14 @@ class FolderStore:
             return self._inline(work, *arguments)
         return self._thread.call(self._translated, work, *arguments)
 
+    async def _write(self, stream_id: str, work: Callable[..., _T], *arguments: Any) -> _T:
+        """The same for what ends with the sync of a log."""
+        if self._thread is None or self._closed:
+            return await self._do(work, *arguments)
+        ready = functools.partial(self._folders.is_open, stream_id)
+        done: _T = await self._thread.call_quickly(ready, self._translated, work, *arguments)
+        return done
+
     async def _inline(self, work: Callable[..., _T], *arguments: Any) -> _T:
         await asyncio.sleep(0)
         try:
@@ -132,7 +141,7 @@ class FolderStore:
     # EventLog
 
     async def append(self, draft: EventDraft) -> AppendResult:
-        return await self._do(self._folders.append, draft)
+        return await self._write(draft.stream_id, self._folders.append, draft)
 
     async def fetch(
         self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
@@ -168,7 +177,7 @@ class FolderStore:
         )
 
     async def record(self, tenant_id: str, run_id: str, *data: Payload, context: Context) -> Sequence[Event]:
-        return await self._do(runs.record, self._folders, tenant_id, run_id, data, context)
+        return await self._write(run_id, runs.record, self._folders, tenant_id, run_id, data, context)
 
     async def run(self, tenant_id: str, run_id: str) -> Run | None:
         return await self._do(self._folders.run, tenant_id, run_id)

@@ -3,6 +3,9 @@
 An append waits for its sync and for two hops, so a hop has to be cheap. Work comes by a queue, answers
 go by a pipe that the event loop watches. An executor has a second future, a condition and a call back in
 the way: together they cost more than an event takes to be sealed, checked and folded.
+
+On a good disk the two hops cost more than the sync itself. Work that has lately been quicker than a
+millisecond is done where it is asked for; as soon as it takes longer, it is the thread's again.
 """
 
 from __future__ import annotations
@@ -16,10 +19,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import finalize
 
 NAME: Final = "runstone-folder"
+
+QUICK: Final = 0.001
+"""For how many seconds an event loop may be held up."""
+PROOFS: Final = 8
+"""How often in a row work has to have been quick before it is done in the event loop."""
 
 _logger = logging.getLogger("runstone.folder")
 
@@ -63,11 +71,81 @@ class Answers:
         self._loop.remove_reader(self._read_end)
 
 
-Work: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], asyncio.Future[Any], Answers]
-"""What to do, with what, who waits for it, and how they are told."""
+class Work(NamedTuple):
+    """What to do, with what, who waits for it, and how they are told."""
+
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    future: asyncio.Future[Any]
+    answers: Answers
+    timed: bool
+    """Whether how long it takes says something about the next of its kind."""
+
 
 Upkeep: TypeAlias = Callable[[float], float | None]
 """What is done after each piece of work, at this time, and again in as many seconds as it says."""
+
+_LOOK: Final = object()
+"""In the queue: there may be upkeep to do."""
+_END: Final = object()
+
+
+class _Desk:
+    """What the thread and its callers share. The thread holds nothing else, so that its owner can go."""
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self.queue: SimpleQueue[object] = SimpleQueue()
+        self.turn = threading.Lock()
+        """Whoever works has it."""
+        self.given: deque[None] = deque()
+        """One for each piece of work that is the thread's and not done yet."""
+        self.proofs = 0
+        """How often in a row work has been quick."""
+        self.watched = False
+        """The thread looks after what is to be kept up, by itself. Changed only by who has the turn."""
+        self._upkeep = upkeep
+
+    def timed(self, seconds: float) -> None:
+        self.proofs = self.proofs + 1 if seconds < QUICK else 0
+
+    def serve(self) -> None:
+        left: float | None = None
+        while True:
+            given: object
+            try:
+                given = self.queue.get(timeout=left)
+            except Empty:
+                given = _LOOK
+            if given is _END:
+                return
+            with self.turn:
+                if isinstance(given, Work):
+                    self._do(given)
+                left = self._kept_up()
+                self.watched = left is not None
+            del given  # or it would be kept alive until the next one comes
+
+    def _do(self, given: Work) -> None:
+        """Whatever goes wrong, the thread goes on and nobody waits for ever."""
+        self.given.popleft()
+        if given.future.cancelled():
+            return
+        began = monotonic()
+        try:
+            result = given.work(*given.arguments)
+        except BaseException as error:
+            given.answers.tell(given.future, None, error)
+        else:
+            given.answers.tell(given.future, result, None)
+        if given.timed:
+            self.timed(monotonic() - began)
+
+    def _kept_up(self) -> float | None:
+        try:
+            return self._upkeep(monotonic())
+        except BaseException:
+            _logger.exception("snapshots do not follow their logs")
+            return None
 
 
 class StoreThread:
@@ -75,16 +153,45 @@ class StoreThread:
 
     def __init__(self, upkeep: Upkeep) -> None:
         self._answers: dict[asyncio.AbstractEventLoop, Answers] = {}
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        self._let_end = finalize(self, self._queue.put, None)
-        threading.Thread(target=_serve, args=(self._queue, upkeep), name=NAME, daemon=True).start()
+        self._desk = _Desk(upkeep)
+        self._let_end = finalize(self, self._desk.queue.put, _END)
+        threading.Thread(target=self._desk.serve, name=NAME, daemon=True).start()
 
-    def call(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+    def call(self, work: Callable[..., Any], *arguments: Any, timed: bool = False) -> asyncio.Future[Any]:
         """Has work done, unless whoever waits gives up before it was begun."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
-        self._queue.put((work, arguments, future, self._answers.get(loop) or self._watched(loop)))
+        answers = self._answers.get(loop) or self._watched(loop)
+        self._desk.given.append(None)
+        self._desk.queue.put(Work(work, arguments, future, answers, timed))
         return future
+
+    async def call_quickly(self, ready: Callable[[], bool], work: Callable[..., Any], *arguments: Any) -> Any:
+        """The same for work that is quick on a good disk, once it is `ready` to be."""
+        desk = self._desk
+        if desk.proofs < PROOFS or desk.given or not desk.turn.acquire(blocking=False):
+            return await self.call(work, *arguments, timed=True)
+        try:
+            here = ready()
+            if here:
+                done = self._do_here(work, arguments)
+        finally:
+            desk.turn.release()
+        if not here:
+            return await self.call(work, *arguments, timed=True)
+        await asyncio.sleep(0)  # others have their turn of the event loop too
+        return done
+
+    def _do_here(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        desk = self._desk
+        began = monotonic()
+        try:
+            return work(*arguments)
+        finally:
+            desk.timed(monotonic() - began)
+            if not desk.watched:
+                desk.watched = True
+                desk.queue.put(_LOOK)
 
     def _watched(self, loop: asyncio.AbstractEventLoop) -> Answers:
         for other in list(self._answers):
@@ -100,43 +207,6 @@ class StoreThread:
             with suppress(RuntimeError):  # a closed loop: nobody waits any more
                 loop.call_soon_threadsafe(answers.end)
         self._answers.clear()
-
-
-def _serve(queue: SimpleQueue[Work | None], upkeep: Upkeep) -> None:
-    left: float | None = None
-    while True:
-        try:
-            given = queue.get(timeout=left)
-        except Empty:
-            pass
-        else:
-            if given is None:
-                return
-            _do(*given)
-            del given  # or it would be kept alive until the next one comes
-        left = _kept_up(upkeep)
-
-
-def _do(
-    work: Callable[..., Any], arguments: tuple[Any, ...], future: asyncio.Future[Any], answers: Answers
-) -> None:
-    """Whatever goes wrong, the thread goes on and nobody waits for ever."""
-    if future.cancelled():
-        return
-    try:
-        result = work(*arguments)
-    except BaseException as error:
-        answers.tell(future, None, error)
-    else:
-        answers.tell(future, result, None)
-
-
-def _kept_up(upkeep: Upkeep) -> float | None:
-    try:
-        return upkeep(monotonic())
-    except BaseException:
-        _logger.exception("snapshots do not follow their logs")
-        return None
 
 
 def _close(*descriptors: int) -> None:

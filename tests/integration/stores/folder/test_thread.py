@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from runstone.stores.folder import FolderStore, folders
+from runstone.stores.folder import thread as thread_module
 from runstone.stores.folder.disk import Disk
-from runstone.stores.folder.thread import NAME, StoreThread
+from runstone.stores.folder.thread import NAME, PROOFS, StoreThread
 from tests.integration.stores.folder.scene import EVENTS, RUN, TENANT, Writer, prove, snapshot_file
 
 
@@ -71,6 +72,94 @@ async def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
     go.set()
     await third
     assert begun == ["third"]
+    thread.end()
+
+
+def here() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def yes() -> bool:
+    return True
+
+
+async def proven(thread: StoreThread) -> StoreThread:
+    """A thread whose work has been quick often enough."""
+    assert not any([await thread.call_quickly(yes, here) for _ in range(PROOFS)])
+    at_rest(thread)
+    return thread
+
+
+def at_rest(thread: StoreThread) -> None:
+    """It tells what it did before it does its upkeep; until that is done too, it gets whatever comes."""
+    assert eventually(lambda: thread._desk.proofs >= PROOFS and not thread._desk.turn.locked())
+
+
+async def test_what_has_been_quick_is_done_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_module, "QUICK", 60.0)
+    thread = await proven(StoreThread(nothing))
+    assert await thread.call_quickly(yes, here)
+    assert not await thread.call_quickly(lambda: False, here), "it would have to be opened first"
+    assert not await thread.call(here)
+    at_rest(thread)
+    monkeypatch.setattr(thread_module, "QUICK", 0.0)
+    assert await thread.call_quickly(yes, here)
+    assert not await thread.call_quickly(yes, here), "it was slow the last time"
+    thread.end()
+
+
+async def test_nothing_overtakes_what_was_given_to_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_module, "QUICK", 60.0)
+    thread, go, done = await proven(StoreThread(nothing)), threading.Event(), list[str]()
+
+    def slow() -> None:
+        go.wait()
+        done.append("first")
+
+    first = thread.call(slow)
+    second = asyncio.ensure_future(thread.call_quickly(yes, done.append, "second"))
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(first, second)
+    assert done == ["first", "second"]
+    thread.end()
+
+
+async def test_what_goes_wrong_here_is_told_and_the_next_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_module, "QUICK", 60.0)
+    thread = await proven(StoreThread(nothing))
+    with pytest.raises(ZeroDivisionError):
+        await thread.call_quickly(yes, divmod, 1, 0)
+    at_rest(thread)
+    assert await thread.call_quickly(yes, here)
+    thread.end()
+
+
+async def test_others_have_their_turn_between_two_that_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_module, "QUICK", 60.0)
+    thread, turns = await proven(StoreThread(nothing)), list[int]()
+    loop = asyncio.get_running_loop()
+    for number in range(5):
+        loop.call_soon(turns.append, number)
+        await thread.call_quickly(yes, here)
+        assert len(turns) == number + 1
+    thread.end()
+
+
+async def test_the_thread_keeps_up_what_was_done_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_module, "QUICK", 60.0)
+    behind, kept_up = list[int](), list[int]()
+
+    def upkeep(now: float) -> float | None:
+        if not behind:
+            return None
+        kept_up.append(behind.pop())
+        return None if not behind else 0.001
+
+    thread = await proven(StoreThread(upkeep))
+    for number in range(100):
+        await thread.call_quickly(yes, behind.append, number)
+    assert eventually(lambda: sorted(kept_up) == [*range(100)])
     thread.end()
 
 
