@@ -113,6 +113,20 @@ class StreamFold(ABC):
             self._unhashed = None
         return self.head
 
+    def _end(self) -> dict[str, Any]:
+        """What the states of all streams share; nothing more is taken in."""
+        self._frozen = True
+        return {
+            "stream_id": self.stream_id,
+            "tenant_id": self.tenant_id,
+            "last_seq": self.last_seq,
+            "head": self.seal_head(),
+            "last_at": self.last_at,
+            "last_event": self.last_event,
+            "causes": self.causes,
+            "large": self.large,
+        }
+
     def whole(self, payload: Raw) -> Raw:
         """A row's payload in full."""
         return whole(payload, self.large)
@@ -152,16 +166,8 @@ class SignalFold(StreamFold):
 
     def freeze(self) -> SignalState:
         """The state so far; the fold has done its work then."""
-        self._frozen = True
         return SignalState(
-            stream_id=self.stream_id,
-            tenant_id=self.tenant_id,
-            last_seq=self.last_seq,
-            head=self.seal_head(),
-            last_at=self.last_at,
-            last_event=self.last_event,
-            causes=self.causes,
-            large=self.large,
+            **self._end(),
             signal=self.signal,
             payload_event=self.payload_event,
         )
@@ -232,16 +238,8 @@ class RunFold(StreamFold):
 
     def freeze(self) -> RunState:
         """The state so far; the fold has done its work then."""
-        self._frozen = True
         return RunState(
-            stream_id=self.stream_id,
-            tenant_id=self.tenant_id,
-            last_seq=self.last_seq,
-            head=self.seal_head(),
-            last_at=self.last_at,
-            last_event=self.last_event,
-            causes=self.causes,
-            large=self.large,
+            **self._end(),
             run=self.run,
             steps=self.steps,
             latest_steps=self.latest_steps,
@@ -328,16 +326,8 @@ class EntityFold(StreamFold):
         self._marked = self.entity
 
     def freeze(self) -> EntityState:
-        self._frozen = True
         return EntityState(
-            stream_id=self.stream_id,
-            tenant_id=self.tenant_id,
-            last_seq=self.last_seq,
-            head=self.seal_head(),
-            last_at=self.last_at,
-            last_event=self.last_event,
-            causes=self.causes,
-            large=self.large,
+            **self._end(),
             entity=self.entity,
         )
 
@@ -367,16 +357,8 @@ class ScheduleFold(StreamFold):
         self._marked = self.schedule
 
     def freeze(self) -> ScheduleState:
-        self._frozen = True
         return ScheduleState(
-            stream_id=self.stream_id,
-            tenant_id=self.tenant_id,
-            last_seq=self.last_seq,
-            head=self.seal_head(),
-            last_at=self.last_at,
-            last_event=self.last_event,
-            causes=self.causes,
-            large=self.large,
+            **self._end(),
             schedule=self.schedule,
         )
 

@@ -18,28 +18,26 @@ from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
 from runstone.core.effect import Effect, OutboxEntry
-from runstone.core.entity import Entity
 from runstone.core.events import Event, EventDraft
 from runstone.core.rows import TABLES, Row, row_id
 from runstone.core.run import QueueEntry, Run
-from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.state import StreamState
 from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import EffectStatus, RunStatus, ScheduleStatus
+from runstone.core.transitions import EffectStatus, RunStatus
 from runstone.errors import DuplicateKey, StaleSequence, StoreClosed, StoreError
 from runstone.ports.clock import Clock, SystemClock
 from runstone.ports.store import (
     Claim,
     Committed,
-    DueSchedule,
     EffectClaim,
     EffectGroup,
     FeedItem,
     FeedPosition,
     Place,
 )
+from runstone.stores.lasting import LastingRows
 from runstone.stores.sql import statements
 from runstone.stores.sqlite import commits, forks, leases, reads
 from runstone.stores.sqlite.commits import Packed
@@ -60,10 +58,11 @@ _LEASED: Final = (QueueEntry, OutboxEntry)
 """Rows that stand beside a lease, which is no history and must outlive a rebuild."""
 
 
-class SqliteStore(SqliteUpkeep):
+class SqliteStore(SqliteUpkeep, LastingRows):
     """A store in one file. Open it with `SqliteStore.open`, close it with `close`."""
 
     contract_version = "2.0.0"
+    _reads = reads
 
     def __init__(
         self,
@@ -335,45 +334,6 @@ class SqliteStore(SqliteUpkeep):
         self, tenant_id: str, *, status: EffectStatus | None = None
     ) -> Sequence[EffectGroup]:
         return await self._read(reads.effect_groups, tenant_id, status)
-
-    async def get_entity(self, tenant_id: str, stream_id: str) -> Entity | None:
-        found: Entity | None = await self._read(reads.one, Entity, tenant_id, stream_id)
-        return found
-
-    async def list_entities(
-        self,
-        tenant_id: str,
-        *,
-        entity_type: str | None = None,
-        after: tuple[str, str] | None = None,
-        limit: int = 100,
-    ) -> Sequence[Entity]:
-        return await self._read(reads.list_entities, tenant_id, entity_type, after, limit)
-
-    async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
-        found: Schedule | None = await self._read(reads.one, Schedule, tenant_id, stream_id)
-        return found
-
-    async def list_schedules(
-        self,
-        tenant_id: str,
-        *,
-        status: ScheduleStatus | None = None,
-        task: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Sequence[Schedule]:
-        return await self._read(reads.list_schedules, tenant_id, status, task, after, limit)
-
-    async def due_schedules(
-        self,
-        *,
-        tasks: Sequence[str],
-        until: datetime,
-        after: tuple[datetime, str] | None = None,
-        limit: int = 100,
-    ) -> Sequence[DueSchedule]:
-        return await self._read(reads.due_schedules, tasks, until, after, limit)
 
     async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
         return await self._read(reads.rows, tenant_id, stream_id)
