@@ -28,7 +28,7 @@ from runstone.core.run import QueueEntry, Run
 from runstone.core.signal import Signal
 from runstone.ports.clock import SystemClock
 from runstone.stores.postgres.connections import Opener
-from runstone.stores.postgres.rows import ENTITIES, EVENTS, SCHEMA
+from runstone.stores.postgres.rows import EVENTS, ROWS, SCHEMA
 from runstone.stores.postgres.writer import IN_FLIGHT
 
 EXCEPT: Final = frozenset({"persisted_at", "sequence_number", "transaction_id"})
@@ -39,7 +39,7 @@ _UNCOMPARED: Final = frozenset({"workers"})
 
 _GIVEN: Final = ", ".join(EVENTS.columns[:-2])
 _HEAD: Final = "id, tenant_id, kind, last_seq, head, last_at"
-_QUEUE: Final = ENTITIES[QueueEntry]
+_QUEUE: Final = ROWS[QueueEntry]
 _Pack: TypeAlias = Callable[[Any], Sequence[Any]]
 
 
@@ -94,7 +94,7 @@ def _parts() -> Iterator[tuple[str, Part]]:
         "logged",
         Part(_insert(EVENTS.name, f"{_GIVEN}, persisted_at", f"{_GIVEN}, $1::timestamptz"), "batch_events"),
     )
-    for struct, table in ENTITIES.items():
+    for struct, table in ROWS.items():
         if struct is QueueEntry:
             continue
         name = table.name.rpartition(".")[2]
@@ -147,7 +147,7 @@ class Binder:
 
     def _part(self, row: Row) -> str:
         key = (type(row), row.id)  # type: ignore[union-attr]
-        name = ENTITIES[type(row)].name.rpartition(".")[2]
+        name = ROWS[type(row)].name.rpartition(".")[2]
         if key in self._known:
             return f"changed {name}"
         self._known.add(key)

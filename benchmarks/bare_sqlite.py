@@ -25,7 +25,7 @@ from runstone.ports.clock import SystemClock
 from runstone.stores.sql import statements
 from runstone.stores.sqlite.commits import dequeued, leases
 from runstone.stores.sqlite.files import open_writer
-from runstone.stores.sqlite.rows import ENTITIES, EVENTS, STREAMS, chunks, to_micros
+from runstone.stores.sqlite.rows import EVENTS, ROWS, STREAMS, chunks, to_micros
 
 Transaction: TypeAlias = list[tuple[str, list[list[Any]]]]
 """Statements, and the rows that each is executed with."""
@@ -53,7 +53,7 @@ def _transaction(commits: Sequence[Commit], now: int, rows_at_once: int) -> Tran
     work = _statements(STREAMS.write, [_head(write) for write in writes], rows_at_once)
     events = [_event(event, now) for commit in commits for event in commit.events]
     work += _statements(EVENTS.insert, events, rows_at_once)
-    for struct, table in ENTITIES.items():
+    for struct, table in ROWS.items():
         found = [row for write in writes for row in write.rows if type(row) is struct]
         if struct is QueueEntry:
             found = [write.queue for write in queued if write.queue]

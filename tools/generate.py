@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import msgspec
 
+from runstone.cli.main import NAME, cli
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.contract import CONTRACT_VERSION, FIELD_ALIASES, TYPE_ALIASES
 from runstone.core.payloads import Payload
@@ -34,6 +37,7 @@ def generated() -> dict[str, str]:
     files["src/runstone/stores/sql/postgres/0002_guards.sql"] = postgres_guards()
     files["docs/reference/states.md"] = states_page()
     files["docs/reference/events.md"] = events_page()
+    files["docs/reference/cli.md"] = cli_page()
     return files
 
 
@@ -60,7 +64,7 @@ def _machine(machine: Machine) -> str:
     )
     drawing = "\n".join(arrows)
     return (
-        f"## {machine.entity.capitalize()}\n\n"
+        f"## {machine.aggregate.capitalize()}\n\n"
         f"```mermaid\nstateDiagram-v2\n{drawing}\n```\n\n"
         f"| from | to |\n|---|---|\n{rows}\n"
     )
@@ -84,9 +88,9 @@ def _event(payload: type[Payload]) -> str:
     first = (payload.__doc__ or "").strip().splitlines()[0]
     fields = "".join(_fields(payload))
     table = f"\n| field | type | meaning |\n|---|---|---|\n{fields}" if fields else ""
-    entity = payload.AGGREGATE.lower().replace("_", " ")
+    aggregate = payload.AGGREGATE.lower().replace("_", " ")
     alias = TYPE_ALIASES[payload.EVENT_TYPE]
-    facts = f"Entity: {entity} · version {payload.VERSION} · at the edge `{alias}`"
+    facts = f"About: {aggregate} · version {payload.VERSION} · at the edge `{alias}`"
     return f"## {payload.EVENT_TYPE}\n\n{first}\n\n{facts}\n{table}"
 
 
@@ -117,6 +121,43 @@ def _names(hint: object) -> str:
         return " or ".join(dict.fromkeys(inner))
     name = getattr(hint, "__name__", str(hint))
     return {"Raw": "any JSON", "str": "string", "int": "integer", "datetime": "time"}.get(name, name)
+
+
+def cli_page() -> str:
+    """Every verb of the command line, as its own help has it."""
+    program = click.Context(cli, info_name=NAME)
+    verbs = [(name, cli.get_command(program, name)) for name in cli.list_commands(program)]
+    return (
+        _NOTE
+        + "# The command line\n\n"
+        + "What `--help` says of every verb. RUN is a run's id, the beginning of one (6 characters or\n"
+        + "more), or the key you gave it. At a terminal lists are tables; elsewhere tabs stand between\n"
+        + "their columns. Exit codes: 0 all is well, 1 something was found that is not as it has to be,\n"
+        + "2 it could not be done, 130 interrupted.\n\n"
+        + "Before or after any verb, all but the first:\n\n"
+        + "".join(_options(program, cli))
+        + "".join(_verb(click.Context(verb, program, name), "##") for name, verb in verbs if verb)
+    )
+
+
+def _verb(ctx: click.Context, heading: str) -> str:
+    command = ctx.command
+    arguments = [piece for piece in command.collect_usage_pieces(ctx) if piece != "[OPTIONS]"]
+    group = command if isinstance(command, click.Group) else None
+    title = ctx.command_path if group else " ".join((ctx.command_path, *arguments))
+    options = "".join(_options(ctx, command))
+    about = inspect.cleandoc(command.help or "")
+    said = f"\n{heading} `{title}`\n\n{about}\n" + (f"\n{options}" if options else "")
+    below = sorted(group.commands.items()) if group else ()
+    return said + "".join(_verb(click.Context(one, ctx, name), "###") for name, one in below)
+
+
+def _options(ctx: click.Context, command: click.Command) -> Iterator[str]:
+    common = {option.name for option in cli.params} if command is not cli else set()
+    for option in command.params:
+        record = option.get_help_record(ctx)
+        if record is not None and option.name not in common:
+            yield f"- `{record[0]}`: {record[1]}\n"
 
 
 def main() -> int:

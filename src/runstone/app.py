@@ -227,9 +227,10 @@ class App:
         outbox: bool | None = None,
         **options: Any,
     ) -> AsyncIterator[App]:
-        """Opens the store, works on runs and effects, and drains at the end. Inside any asyncio program.
+        """Opens the store, works on runs, schedules and effects, and drains at the end.
 
-        `worker` and `outbox` say which of the two this process does; effects too, unless said otherwise.
+        It runs inside any asyncio program. `worker` is for runs and schedules, `outbox` for effects: as
+        `worker` unless said otherwise.
         """
         if self._runtime is not None:
             raise RunstoneError(f"{self.name!r} is running already")

@@ -2,7 +2,7 @@
 
     RunstoneError
     ├── InvalidPayload            what cannot be stored, and where (a JSON pointer)
-    ├── StateTransitionError      an entity may not go from here to there
+    ├── StateTransitionError      an aggregate may not go from here to there
     ├── CommandRefused            a command that makes no sense for the state it met
     ├── UnreadableEvent           the fold of this stream has to stop
     │   ├── UnknownEventType
@@ -80,15 +80,15 @@ class InvalidPayload(RunstoneError):
 
 
 class StateTransitionError(RunstoneError):
-    """An entity was asked to go to a state that it cannot reach from where it is."""
+    """An aggregate was asked to go to a state that it cannot reach from where it is."""
 
-    def __init__(self, entity: str, entity_id: str, from_state: str | None, to_state: str) -> None:
-        self.entity = entity
-        self.entity_id = entity_id
+    def __init__(self, aggregate: str, aggregate_id: str, from_state: str | None, to_state: str) -> None:
+        self.aggregate = aggregate
+        self.aggregate_id = aggregate_id
         self.from_state = from_state
         self.to_state = to_state
         origin = from_state or "nothing (it does not exist)"
-        super().__init__(f"Invalid transition of {entity} {entity_id}: {origin} → {to_state}")
+        super().__init__(f"Invalid transition of {aggregate} {aggregate_id}: {origin} → {to_state}")
 
 
 class CommandRefused(RunstoneError):

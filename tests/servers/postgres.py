@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
@@ -73,7 +73,7 @@ class Server:
 
 
 class Cluster(Server):
-    """A private server; its data is gone when it is removed."""
+    """A private server: running inside `with`, and gone with its data afterwards."""
 
     def __init__(
         self,
@@ -97,6 +97,17 @@ class Cluster(Server):
         except BaseException:
             self.remove()
             raise
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
 
     def _initialize(self) -> None:
         if self._owner:
@@ -308,10 +319,6 @@ def _readable(binaries: Path, folder: Path) -> Path:
 if __name__ == "__main__":  # a server to play with, until a line or end of file is read
     found = binaries()
     assert found is not None
-    cluster = Cluster(found)
-    try:
-        cluster.start()
+    with Cluster(found) as cluster:
         print(cluster.url(), flush=True)
         sys.stdin.readline()
-    finally:
-        cluster.remove()

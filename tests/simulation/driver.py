@@ -27,8 +27,8 @@ from runstone.errors import CommandRefused, RunstoneError, StoreError
 from runstone.ingest.schedules import cancel_schedule
 from runstone.testing.clock import SeededIds
 from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
-from tests.simulation.corpus import TASK
 from tests.simulation.machines import LEASE, Machine
+from tests.simulation.scenarios import TASK
 from tests.simulation.stage import SERVED, TERMINAL, Stage, Started, Story
 
 CHAOS: Final = 25.0

@@ -36,6 +36,9 @@ def check(simulation: Simulation) -> list[str]:
         return [*findings, f"these were asked for, and are not there: {lost}"]
     for stream in data.streams.values():
         findings += map(str, verify_stream(stream.whole(), stream.all_rows()))
+    if findings:
+        return findings  # a log that is not sound cannot be asked for more
+    for stream in data.streams.values():
         if stream.head.kind == "RUN":
             findings += check_run(stream.head.stream_id, stream.events)
             findings += _check_variables(stream.head.stream_id, stream.events)

@@ -178,6 +178,11 @@ class Wire(MemoryStore):
         await self._answer()
         return count
 
+    async def release_stray_effects(self, worker_id: str, *, keeping: Sequence[str], since: datetime) -> int:
+        count = await super().release_stray_effects(worker_id, keeping=keeping, since=since)
+        await self._answer()
+        return count
+
 
 class Machine:
     """A process with an app on it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from tests.simulation.corpus import SCENARIOS
 from tests.simulation.driver import Simulation
 from tests.simulation.invariants import check
+from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.stage import Story
 
 

@@ -32,8 +32,10 @@ from runstone.ports.cases import carry_out
 from runstone.testing.clock import SeededIds
 from runstone.testing.loop import LoopClock
 from runstone.testing.memory import MemoryData
-from tests.simulation.corpus import SCENARIOS, Scenario, World, build
+from tests.simulation.corpus import build
 from tests.simulation.machines import Gone, Ledger, Machine, Weather, Wire
+from tests.simulation.scenarios import SCENARIOS, Scenario
+from tests.simulation.world import World
 
 SERVED: Final = ("POST", "SCHEDULE_TASK", "SOR_UPDATE")
 """What the machines' own dispatchers do."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.corpus import SCENARIOS, TASK
 from tests.simulation.driver import Simulation
 from tests.simulation.invariants import check
+from tests.simulation.scenarios import SCENARIOS, TASK
 from tests.simulation.seeds import simulate, told
 
 ROOT = Path(__file__).parents[2]

@@ -123,7 +123,7 @@ async def _refuse_other_than_archived(store: Store, content: Bundle) -> None:
     """What was archived comes back as it was, and in no other form (§STO-53)."""
     for stream in content.streams:
         stone = await store.find_tombstone(content.tenant_id, stream_id=stream.head.stream_id)
-        if stone is not None:
+        if stone is not None and (stone.last_seq, stone.head) != (stream.head.last_seq, stream.head.head):
             raise _conflict(stone.stream_id, f"it was archived; what was archived is in {stone.where}")
 
 

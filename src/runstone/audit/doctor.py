@@ -21,7 +21,7 @@ SCHEDULE_LAG: Final = timedelta(minutes=1)
 SKEW: Final = timedelta(seconds=2)
 
 _PAUSES: Final = {
-    "NON_DETERMINISTIC": "Compare what `runstone events RUN` shows as expected and as actual, mend the "
+    "NON_DETERMINISTIC": "Compare what `runstone events RUN --json` has as expected and as actual, mend the "
     "handler, and resume the run: handle.resume()",
     "QUARANTINED": "Find out what ends the worker's process when it comes to this run, mend that, and resume "
     "the run: handle.resume()",

@@ -8,7 +8,7 @@ import msgspec
 
 from runstone.core import codec
 from runstone.core.events import Event
-from runstone.core.schedule import CHANNEL
+from runstone.core.schedule import CHANNEL, firing_place
 from runstone.core.stream import Stream
 from runstone.core.verify import Finding
 from runstone.ports.store import Store
@@ -58,17 +58,24 @@ async def _verify_firing(store: Store, event: Event, fired: _Fired) -> list[Find
 
 
 async def verify_scheduled(store: Store, stream: Stream) -> list[Finding]:
-    """Whether the schedule of a signal, where it is in the store, has fired as often as the signal says."""
+    """Whether the firing that a signal names, where it is in the store, names that signal.
+
+    It may have come from another store, with a schedule of the same name: the one here does not know it.
+    """
     first = stream.events[0]
     received = _read_received(first.event_data)
-    if received.source_channel != CHANNEL:
+    place = firing_place(received.source_id) if received.source_channel == CHANNEL else None
+    if place is None:
         return []
-    schedule_id, _, number = received.source_id.partition(":")
-    schedule = await store.get_schedule(first.tenant_id, schedule_id)
-    if schedule is None or (number.isdecimal() and 1 <= int(number) <= schedule.fired):
-        return []
-    wanted = f"firing {number} of schedule {schedule_id}"
-    return [_finding(first, wanted, f"that it fired {schedule.fired} times")]
+    schedule_id, seq = place
+    findings = []
+    for event in await store.fetch(first.tenant_id, schedule_id, after_seq=seq - 1, limit=1):
+        if event.id == first.causation_id:
+            named = _read_fired(event.event_data).signal_id
+            if named != first.stream_id:
+                wanted = f"run_seq {seq} of schedule {schedule_id} to have sent it"
+                findings.append(_finding(first, wanted, f"that it sent {named}"))
+    return findings
 
 
 def _finding(event: Event, expected: str, found: str) -> Finding:

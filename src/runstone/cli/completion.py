@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from runstone.cli.output import say
+from runstone.cli.output import put
 
 
 @click.command("completion")
@@ -20,4 +20,4 @@ def completion_command(ctx: click.Context, shell: str) -> None:
     assert completion is not None, "the choices are the shells that click knows"
     program = ctx.find_root()
     name = program.info_name or ""
-    say(completion(program.command, {}, name, f"_{name}_COMPLETE".upper()).source())
+    put(completion(program.command, {}, name, f"_{name}_COMPLETE".upper()).source())

@@ -10,7 +10,7 @@ import click
 from runstone.audit.rebuild import Rebuilt, rebuild_all, rebuild_run
 from runstone.cli.lookup import find_run
 from runstone.cli.options import Options, with_options
-from runstone.cli.output import counted, progress, say
+from runstone.cli.output import counted, progress, put, say
 from runstone.cli.retain import retain_command
 from runstone.ports.store import Store
 from runstone.runtime import needs_driver
@@ -112,12 +112,12 @@ async def _migrate(settings: Settings, sql: bool, dry_run: bool, seen: int | Non
     with needs_driver(settings):
         from runstone.stores.postgres.migrations import connected, migrate, pending, script
     if seen is not None:
-        say(script(migrations("postgres")[seen:]))
+        put(script(migrations("postgres")[seen:]))
         return
     async with connected(settings.database_url) as connection:
         left = await pending(connection)
         if sql:
-            say(script(left))
+            put(script(left))
         else:
             _tell(left if dry_run else await migrate(connection), dry_run)
 
@@ -128,7 +128,7 @@ def _migrate_file(settings: Settings, sql: bool, dry_run: bool, seen: int | None
     path = str(settings.store_path)
     left = pending(path) if seen is None else migrations("sqlite")[seen:]
     if sql:
-        say("\n".join(migration.script for migration in left))
+        put("\n".join(migration.script for migration in left))
         return
     if not dry_run:
         open_writer(path).close()

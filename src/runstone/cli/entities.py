@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Final
 
 import click
-import msgspec
 
 from runstone.audit.bundles import export_bundle
-from runstone.audit.trace import printable
 from runstone.cli.bundles import deliver, output_options
-from runstone.cli.options import Options, with_options
-from runstone.cli.output import say, say_json, table
+from runstone.cli.options import Options, with_limit, with_options
+from runstone.cli.output import listing, say, say_data, say_json, when
 from runstone.core import codec
+from runstone.core import entity as core
 from runstone.core.keys import entity_stream
 from runstone.errors import NotFound
 from runstone.outbox.entities import Entity, read_entity, read_history
 
-_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+_HEADINGS: Final = ("type", "id", "version", "changed", "run")
+_CHANGES: Final = ("version", "changed", "run", "change", "evidence")
 
 
 @click.group("entities", invoke_without_command=True)
@@ -34,7 +33,7 @@ def entities_command(ctx: click.Context) -> None:
 @entities_command.command("list")
 @click.option("--type", "entity_type", metavar="TYPE", help="Only entities of this type.")
 @click.option("--after", nargs=2, metavar="TYPE ID", help="Only those behind this one.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@with_limit
 @click.option("--json", "as_json", is_flag=True, help="Whole rows, one JSON object a line.")
 @with_options
 @click.pass_obj
@@ -52,17 +51,11 @@ async def _list(
         found = await store.list_entities(
             options.tenant_id, entity_type=entity_type, after=after, limit=limit
         )
-    if as_json:
-        for entity in found:
-            say_json(entity)
-        return
-    table(
-        ("type", "id", "version", "changed", "run"),
-        (
-            (one.entity_type, one.entity_id, one.version, f"{one.updated_at:{_TIME}}", one.run_id)
-            for one in found
-        ),
-    )
+    listing(found, as_json, _HEADINGS, _row)
+
+
+def _row(one: core.Entity) -> tuple[object, ...]:
+    return one.entity_type, one.entity_id, one.version, when(one.updated_at), one.run_id
 
 
 @entities_command.command("show")
@@ -87,39 +80,23 @@ async def _show(options: Options, entity_type: str, entity_id: str, history: boo
             versions = [] if latest is None else [latest]
     if not versions:
         raise NotFound(f"There is no {entity_type} {entity_id!r}: see `runstone entities list`")
-    if as_json:
-        for version in versions:
-            say_json(version)
-    elif history:
-        _say_history(versions)
+    if history:
+        listing(versions, as_json, _CHANGES, _change)
+    elif as_json:
+        say_json(versions[0])
     else:
         _say(versions[0])
 
 
-def _say(entity: Entity) -> None:
-    shown = (
-        f"{entity.entity_type} {entity.entity_id}, version {entity.version}, "
-        f"changed {entity.updated_at:{_TIME}} by run {entity.run_id}"
-    )
-    data = msgspec.json.format(codec.encode(entity.data), indent=2).decode()
-    for line in (shown, *data.split("\n")):
-        say(printable(line))  # it is anybody's text, and a terminal obeys some of what JSON lets stand
+def _say(one: Entity) -> None:
+    name = f"{one.entity_type} {one.entity_id}"
+    say(f"{name}, version {one.version}, changed {when(one.updated_at)} by run {one.run_id}")
+    say_data(one.data)
 
 
-def _say_history(versions: Sequence[Entity]) -> None:
-    table(
-        ("version", "changed", "run", "change", "evidence"),
-        (
-            (
-                one.version,
-                f"{one.updated_at:{_TIME}}",
-                one.run_id,
-                codec.encode(one.change).decode(),
-                codec.encode(one.evidence_pack).decode(),
-            )
-            for one in versions
-        ),
-    )
+def _change(one: Entity) -> tuple[object, ...]:
+    change, evidence = (codec.encode(said).decode() for said in (one.change, one.evidence_pack))
+    return one.version, when(one.updated_at), one.run_id, change, evidence
 
 
 @entities_command.command("export")

@@ -117,7 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _one_line(error: Exception) -> str:
+    from runstone.audit.trace import printable
+
     text = error.format_message() if isinstance(error, click.ClickException) else str(error)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f" See `{error.ctx.command_path} --help`."
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))

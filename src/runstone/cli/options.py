@@ -72,6 +72,12 @@ def with_options(command: _F) -> _F:
     return command
 
 
+with_limit = click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many."
+)
+"""For verbs that list what may be more than somebody wants to see."""
+
+
 def _keep(ctx: click.Context, parameter: click.Parameter, value: object) -> None:
     if value not in (None, False) and parameter.name:
         setattr(ctx.ensure_object(Options), parameter.name, value)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
 
 import click
 
-from runstone.cli.options import Options, with_options
-from runstone.cli.output import counted, say, say_json, table
+from runstone.cli.options import Options, with_limit, with_options
+from runstone.cli.output import counted, listing, say, say_json, when
 from runstone.core import codec
 from runstone.core.commands import Command
 from runstone.core.commit import Context
@@ -19,9 +20,10 @@ from runstone.core.payloads import ErrorInfo
 from runstone.core.transitions import EFFECT, EffectStatus
 from runstone.outbox import operations
 from runstone.ports.clock import SystemClock, new_id
-from runstone.ports.store import Store
+from runstone.ports.store import EffectGroup, Store
 
 _HEADINGS: Final = ("effect", "status", "type", "tries", "next try", "error", "run")
+_GROUP_HEADINGS: Final = ("status", "type", "error", "effects")
 _STATUS = click.Choice(EFFECT.states, case_sensitive=False)
 
 
@@ -42,7 +44,7 @@ def outbox_command(ctx: click.Context) -> None:
 @click.option("--type", "effect_type", metavar="TYPE", help="Only effects of this type.")
 @click.option("--error", "error_code", metavar="CODE", help="Only effects whose last error has this code.")
 @click.option("--groups", is_flag=True, help="How many there are by status, type and error.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@with_limit
 @click.option("--json", "as_json", is_flag=True, help="Whole rows, one JSON object a line.")
 @with_options
 @click.pass_obj
@@ -72,34 +74,26 @@ async def _list(
         if groups:
             found = await store.effect_groups(options.tenant_id, status=status)
             wanted = [one for one in found if effect_type in (None, one.effect_type)]
-            if as_json:
-                for group in wanted:
-                    say_json(group)
-                return
-            table(
-                ("status", "type", "error", "effects"),
-                ((one.status, one.effect_type, one.error_code, one.count) for one in wanted),
-            )
+            listing(wanted, as_json, _GROUP_HEADINGS, _group)
             return
         effects = await store.list_effects(
             options.tenant_id, status=status, effect_type=effect_type, error_code=error_code, limit=limit
         )
-    if as_json:
-        for effect in effects:
-            say_json(effect)
-    else:
-        table(_HEADINGS, map(_row, effects))
+    listing(effects, as_json, _HEADINGS, _row)
+
+
+def _group(one: EffectGroup) -> tuple[object, ...]:
+    return one.status, one.effect_type, one.error_code, one.count
 
 
 def _row(effect: Effect) -> tuple[object, ...]:
-    due = effect.next_retry_at
     error = _error(effect)
     return (
         effect.id,
         effect.status,
         effect.effect_type,
         effect.retry_count + (effect.status != "PENDING"),
-        None if due is None else f"{due:%Y-%m-%dT%H:%M:%SZ}",
+        when(effect.next_retry_at),
         None if error is None else error.code,
         effect.run_id,
     )
@@ -137,7 +131,23 @@ async def _show(options: Options, name: str) -> None:
 # Dealing with dead letters
 
 
-def _chosen(command: Callable[..., None]) -> Callable[..., None]:
+@dataclass(frozen=True)
+class _Chosen:
+    """Which dead letters somebody means: some by name, or a group; and whether to do anything."""
+
+    effects: tuple[str, ...]
+    effect_type: str | None
+    error_code: str | None
+    everything: bool
+    dry_run: bool
+
+    def __post_init__(self) -> None:
+        grouped = bool(self.effect_type or self.error_code or self.everything)
+        if bool(self.effects) == grouped:
+            raise click.UsageError("Name effects, or a group with --type, --error or --all.")
+
+
+def _choosing(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--reason", default="", metavar="TEXT", help="Why; it is kept in the history."),
         click.option("--dry-run", is_flag=True, help="Only say how many it would be."),
@@ -151,70 +161,28 @@ def _chosen(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @outbox_command.command("requeue")
-@_chosen
+@_choosing
 @with_options
 @click.pass_obj
-def requeue_command(
-    options: Options,
-    effects: Sequence[str],
-    effect_type: str | None,
-    error_code: str | None,
-    everything: bool,
-    dry_run: bool,
-    reason: str,
-) -> None:
+def requeue_command(options: Options, /, reason: str, **chosen: Any) -> None:
     """Send dead letters again, each with its key."""
-    what = operations.requeue(reason)
-    _deal(options, effects, effect_type, error_code, everything, dry_run, what, "requeued")
+    asyncio.run(_deal_with(options, _Chosen(**chosen), operations.requeue(reason), "requeued"))
 
 
 @outbox_command.command("discard")
-@_chosen
+@_choosing
 @with_options
 @click.pass_obj
-def discard_command(
-    options: Options,
-    effects: Sequence[str],
-    effect_type: str | None,
-    error_code: str | None,
-    everything: bool,
-    dry_run: bool,
-    reason: str,
-) -> None:
+def discard_command(options: Options, /, reason: str, **chosen: Any) -> None:
     """Give dead letters up; their history stays."""
-    what = operations.discard(reason)
-    _deal(options, effects, effect_type, error_code, everything, dry_run, what, "discarded")
+    asyncio.run(_deal_with(options, _Chosen(**chosen), operations.discard(reason), "discarded"))
 
 
-def _deal(
-    options: Options,
-    effects: Sequence[str],
-    effect_type: str | None,
-    error_code: str | None,
-    everything: bool,
-    dry_run: bool,
-    what: Callable[[Effect], Command],
-    verb: str,
-) -> None:
-    grouped = bool(effect_type or error_code or everything)
-    if bool(effects) == grouped:
-        raise click.UsageError("Name effects, or a group with --type, --error or --all.")
-    asyncio.run(_deal_with(options, effects, effect_type, error_code, dry_run, what, verb))
-
-
-async def _deal_with(
-    options: Options,
-    effects: Sequence[str],
-    effect_type: str | None,
-    error_code: str | None,
-    dry_run: bool,
-    what: Callable[[Effect], Command],
-    verb: str,
-) -> None:
+async def _deal_with(options: Options, chosen: _Chosen, what: Callable[[Effect], Command], verb: str) -> None:
     async with options.open_store() as store:
-        if effects:
-            named = [await operations.find(store, options.tenant_id, name) for name in effects]
-            if dry_run:
+        if chosen.effects:
+            named = [await operations.find(store, options.tenant_id, name) for name in chosen.effects]
+            if chosen.dry_run:
                 dead = [effect for effect in named if effect.status == "DEAD_LETTER"]
                 say(f"{counted(len(dead), 'dead letter')} would be {verb}")
                 return
@@ -222,20 +190,22 @@ async def _deal_with(
                 await operations.apply(store, effect, what, operator())
             say(f"{counted(len(named), 'dead letter')} {verb}")
             return
-        chosen = _dead_letters(store, options.tenant_id, effect_type, error_code)
-        if dry_run:
-            say(f"{counted(len([one async for one in chosen]), 'dead letter')} would be {verb}")
+        group = _group_of(store, options.tenant_id, chosen)
+        if chosen.dry_run:
+            say(f"{counted(len([one async for one in group]), 'dead letter')} would be {verb}")
             return
-        done = await operations.apply_to_all(store, chosen, what, operator)
+        done = await operations.apply_to_all(store, group, what, operator)
     passed = f", {done.passed_over} left alone: they are no dead letters any more" if done.passed_over else ""
     say(f"{counted(done.done, 'dead letter')} {verb}{passed}")
 
 
-def _dead_letters(
-    store: Store, tenant_id: str, effect_type: str | None, error_code: str | None
-) -> AsyncIterator[Effect]:
+def _group_of(store: Store, tenant_id: str, chosen: _Chosen) -> AsyncIterator[Effect]:
     return operations.select(
-        store, tenant_id, status="DEAD_LETTER", effect_type=effect_type, error_code=error_code
+        store,
+        tenant_id,
+        status="DEAD_LETTER",
+        effect_type=chosen.effect_type,
+        error_code=chosen.error_code,
     )
 
 

@@ -17,8 +17,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from runstone.audit.trace import printable
 from runstone.cli.options import Options, with_options
-from runstone.cli.output import say
+from runstone.cli.output import log_to_stderr, say
 from runstone.cli.pipeline_common import (
     LAST,
     find,
@@ -175,9 +176,7 @@ def _drive(
     verbose: bool,
     work: Callable[[Pipelines], Awaitable[Outcome]],
 ) -> int:
-    logging.basicConfig(
-        format="%(levelname)s %(message)s", level=logging.INFO if verbose else logging.WARNING
-    )
+    log_to_stderr("%(levelname)s %(message)s", logging.INFO if verbose else logging.WARNING)
     with _bar() as watch:
         outcome = asyncio.run(_stoppable(options, root, telemetry, work, watch))
     if outcome is None:
@@ -229,11 +228,11 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=None)
         yield lambda at: bars.update(
-            task, description=f"{at.state} {at.item}".strip(), total=at.total, completed=at.done
+            task, description=printable(f"{at.state} {at.item}".strip()), total=at.total, completed=at.done
         )
 
 

@@ -13,9 +13,8 @@ from typing import Final
 
 import click
 
-from runstone.audit.trace import printable
 from runstone.cli.options import Options, with_options
-from runstone.cli.output import counted, say, say_json
+from runstone.cli.output import counted, say, say_json, when
 from runstone.cli.pipeline_common import LAST, find, graph_of, load_pipeline, opened, with_root
 from runstone.core.ids import UUID_PATTERN
 from runstone.errors import NotFound
@@ -39,7 +38,7 @@ def why_command(options: Options, artifact: str, run: str, as_json: bool, root: 
         say_json(found)
         return
     for line in _explained(found):
-        say(printable(line))
+        say(line)
 
 
 async def _why(options: Options, root: str | None, run: str, artifact: str) -> Why:
@@ -56,7 +55,7 @@ def _explained(found: Why) -> Iterator[str]:
     maker = f"by {found.writer_worker}"
     if found.item is not None and found.item != found.writer_worker:
         maker += f" (work item {found.item})"
-    yield f"  written   {found.written_at:%Y-%m-%dT%H:%M:%SZ} {maker}"
+    yield f"  written   {when(found.written_at)} {maker}"
     for source in found.made_from:
         yield f"  made from {source.name} {source.sha256[:12]}" + (
             " (changed since)" if source.changed else ""

@@ -13,7 +13,7 @@ import click
 
 from runstone.audit.trace import printable
 from runstone.cli.options import Options
-from runstone.cli.output import counted, say, say_json, table
+from runstone.cli.output import counted, say, say_json, table, when
 from runstone.cli.pipeline_common import find, graph_of, opened, with_root
 from runstone.core.pipeline import PipelineState
 from runstone.core.run import Run
@@ -85,7 +85,7 @@ async def _summary(pipelines: Pipelines, run_id: str) -> dict[str, object]:
         "status": run.status,
         "items": f"{_done(state)}/{len(state.work_items)}",
         "issues": sum(issue.status == "OPEN" for issue in state.issues.values()),
-        "created": f"{run.created_at:%Y-%m-%dT%H:%M:%SZ}",
+        "created": when(run.created_at),
     }
 
 
@@ -107,7 +107,7 @@ async def _show(options: Options, root: str | None, name: str, as_json: bool) ->
         Console().print(_coloured(run, graph, state))
         return
     for line in (_title(run), "", *_plain(graph, state), "", *_facts(state)):
-        say(printable(line))
+        say(line)
 
 
 def _title(run: Run) -> str:
@@ -149,14 +149,17 @@ def _coloured(run: Run, graph: Graph, state: PipelineState) -> Group:
     shown = drawing.lines(graph, state)
     width = max(len(line.name) for line in shown)
     states = [
-        Text.assemble((f"  {line.mark} {line.name:<{width}}", line.style), (f"  {line.note}", "dim"))
+        Text.assemble(
+            (f"  {line.mark} {printable(line.name):<{width}}", line.style),
+            (f"  {printable(line.note)}", "dim"),
+        )
         for line in shown
     ]
     road = [name for name in graph.names if graph[name].limit is None and name not in ("FAILED", "CANCELLED")]
     passed = sum(name in state.visits for name in road)
     bar = ProgressBar(total=len(road), completed=passed, width=_BAR_WIDTH)
     facts = [Text(printable(line)) for line in _facts(state)]
-    return Group(Text(_title(run), "bold"), Text(), *states, Text(), bar, *facts)
+    return Group(Text(printable(_title(run)), "bold"), Text(), *states, Text(), bar, *facts)
 
 
 async def _follow(options: Options, root: str | None, name: str, as_json: bool) -> None:

@@ -92,7 +92,7 @@ def _count(found: list[Expired], resting: Resting) -> None:
     say(f"Would archive and remove {counted(len(found), 'correlation')} ({held}).")
     if found:
         oldest, newest = (
-            f"{when:%Y-%m-%d}" for when in (found[0].ingested_at, max(one.last_at for one in found))
+            f"{when:%Y-%m-%d}" for when in (found[0].began_at, max(one.last_at for one in found))
         )
         say(f"The first began on {oldest}, the last rests since {newest}.")
     say(

@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from runstone.cli.options import Options, with_options
-from runstone.cli.output import say_json, table
+from runstone.cli.options import Options, with_limit, with_options
+from runstone.cli.output import listing, when
 from runstone.core.run import Run
 from runstone.core.transitions import RUN, RunStatus
 
@@ -22,7 +22,7 @@ _HEADINGS: Final = ("run", "status", "handler", "key", "created", "steps", "reas
     "--status", type=click.Choice(RUN.states, case_sensitive=False), help="Only runs with this status."
 )
 @click.option("--handler", metavar="NAME", help="Only runs of this handler.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@with_limit
 @click.option("--json", "as_json", is_flag=True, help="Whole rows, one JSON object a line.")
 @with_options
 @click.pass_obj
@@ -32,11 +32,7 @@ def runs_command(
     """List runs, the newest first."""
     runs = asyncio.run(_runs(options, status, handler, limit + 1))
     shown = runs[:limit]
-    if as_json:
-        for run in shown:
-            say_json(run)
-    else:
-        table(_HEADINGS, map(_row, shown))
+    listing(shown, as_json, _HEADINGS, _row)
     if len(runs) > limit:
         sys.stdout.flush()
         click.echo(f"There are more than these {limit}: see --limit.", err=True)
@@ -48,5 +44,5 @@ async def _runs(options: Options, status: RunStatus | None, handler: str | None,
 
 
 def _row(run: Run) -> tuple[object, ...]:
-    created = f"{run.created_at:%Y-%m-%dT%H:%M:%SZ}"
+    created = when(run.created_at)
     return run.id, run.status, run.plan_id, run.key, created, run.total_steps, run.exit_reason

@@ -6,17 +6,15 @@ import asyncio
 from typing import Final
 
 import click
-import msgspec
 
-from runstone.cli.options import Options, with_options
+from runstone.cli.options import Options, with_limit, with_options
 from runstone.cli.outbox import operator
-from runstone.cli.output import counted, say, say_json, table
-from runstone.core import codec
+from runstone.cli.output import counted, listing, say, say_data, say_json, when
 from runstone.core.transitions import SCHEDULE, ScheduleStatus
 from runstone.errors import NotFound
 from runstone.ingest.schedules import Schedule, cancel_schedule, read_schedule, read_schedules
 
-_TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+_HEADINGS: Final = ("name", "task", "status", "next", "fired", "last run")
 
 
 @click.group("schedules", invoke_without_command=True)
@@ -29,10 +27,12 @@ def schedules_command(ctx: click.Context) -> None:
 
 
 @schedules_command.command("list")
-@click.option("--status", type=click.Choice(SCHEDULE.states), help="Only those of this status.")
+@click.option(
+    "--status", type=click.Choice(SCHEDULE.states, case_sensitive=False), help="Only those of this status."
+)
 @click.option("--task", metavar="TASK", help="Only those of this task.")
 @click.option("--after", metavar="NAME", help="Only those behind this one.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@with_limit
 @click.option("--json", "as_json", is_flag=True, help="Everything, one JSON object a line.")
 @with_options
 @click.pass_obj
@@ -60,14 +60,11 @@ async def _list(
         found = await read_schedules(
             store, options.tenant_id, status=status, task=task, after=after, limit=limit
         )
-    if as_json:
-        for one in found:
-            say_json(one)
-        return
-    table(
-        ("name", "task", "status", "next", "fired", "last run"),
-        ((one.name, one.task, one.status, _next(one), one.fired, one.last_run_id) for one in found),
-    )
+    listing(found, as_json, _HEADINGS, _row)
+
+
+def _row(one: Schedule) -> tuple[object, ...]:
+    return one.name, one.task, one.status, when(one.next_at), one.fired, one.last_run_id
 
 
 @schedules_command.command("show")
@@ -88,13 +85,13 @@ async def _show(options: Options, name: str, as_json: bool) -> None:
     if as_json:
         say_json(one)
         return
-    when = f"by {one.cron!r} in {one.timezone}" if one.cron else f"once, at {one.run_at:{_TIME}}"
-    say(f"{one.name}, version {one.version}: {one.task} {when}")
-    say(f"{one.status}, next {_next(one) or 'never'}, fired {counted(one.fired, 'time')}")
+    times = f"by {one.cron!r} in {one.timezone}" if one.cron else f"once, at {when(one.run_at)}"
+    say(f"{one.name}, version {one.version}: {one.task} {times}")
+    say(f"{one.status}, next {when(one.next_at) or 'never'}, fired {counted(one.fired, 'time')}")
     if one.last_fired_at is not None:
-        say(f"last at {one.last_fired_at:{_TIME}} as run {one.last_run_id}")
+        say(f"last at {when(one.last_fired_at)} as run {one.last_run_id}")
     say(f"asked for by run {one.run_id}")
-    say(msgspec.json.format(codec.encode(one.arguments), indent=2).decode())
+    say_data(one.arguments)
 
 
 @schedules_command.command("cancel")
@@ -111,7 +108,3 @@ async def _cancel(options: Options, name: str, reason: str) -> None:
     async with options.open_store() as store:
         await cancel_schedule(store, options.tenant_id, name, reason, context=operator())
     say(f"{name} is cancelled")
-
-
-def _next(one: Schedule) -> str:
-    return "" if one.next_at is None else f"{one.next_at:{_TIME}}"

@@ -1,4 +1,4 @@
-"""`runstone worker`: executes an app's runs and effects until it is told to stop.
+"""`runstone worker`: executes an app's runs, effects and schedules until it is told to stop.
 
 The first SIGTERM or SIGINT drains: no more claims, what can finish finishes, the rest is given
 back. A second one ends the process at once; its runs are claimed again when its lease is over.
@@ -21,7 +21,7 @@ import click
 from runstone.app import App
 from runstone.cli.loading import load
 from runstone.cli.options import Options, with_options
-from runstone.cli.output import say
+from runstone.cli.output import log_to_stderr, say
 from runstone.cli.supervisor import STOPPING, Leash, Supervisor, leash, usable_cores
 from runstone.errors import SettingsInvalid
 from runstone.runtime import THREADS
@@ -60,7 +60,7 @@ def _count(ctx: click.Context, parameter: click.Parameter, value: str) -> int:
 @click.option(
     "--only",
     type=click.Choice(["runs", "outbox"]),
-    help="Only execute runs, or only send effects; both in one process if not given.",
+    help="Only runs and schedules, or only effects; all in one process if not given.",
 )
 @click.option(
     "--calls",
@@ -121,14 +121,14 @@ def worker_command(
     fail_open: str | None,
     never_fail_open: str | None,
 ) -> int:
-    """Execute an app's runs and effects.
+    """Execute an app's runs, effects and schedules.
 
     APP is the name of an App in a file or a module, such as support_desk.py:app.
     """
     supervised = leash(os.environ)
     if supervised is not None:
         supervised.mark_output()
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.INFO)
+    log_to_stderr("%(asctime)s %(levelname)s %(name)s %(message)s", logging.INFO)
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would tell of every call
     if supervised is None and processes > 1:
         return asyncio.run(Supervisor(_once_more(), processes).run())

@@ -21,6 +21,9 @@ StreamKind: TypeAlias = Literal["SIGNAL", "RUN", "ENTITY", "SCHEDULE"]
 LASTING: Final[frozenset[StreamKind]] = frozenset({"ENTITY", "SCHEDULE"})
 """Streams that outlive the runs which write to them: each is a correlation of its own (§ORD-37)."""
 
+ENDLESS: Final[frozenset[StreamKind]] = frozenset({"ENTITY"})
+"""Streams that are never over: the system of record stays (§STO-56)."""
+
 Attempt: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
@@ -35,8 +38,8 @@ class EventDraft(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defau
     run_id: Annotated[Id | None, Meta(description="The run it is about, where there is one.")] = None
     event_type: Annotated[str, Meta(description="A name from the catalogue, in the past tense.")]
     event_version: Annotated[int, Meta(ge=1, description="The version of event_data's form.")]
-    aggregate_type: Annotated[AggregateType, Meta(description="What kind of entity changed.")]
-    aggregate_id: Annotated[Id, Meta(description="The entity that changed.")]
+    aggregate_type: Annotated[AggregateType, Meta(description="What kind of aggregate it is about.")]
+    aggregate_id: Annotated[Id, Meta(description="The aggregate it is about.")]
     event_data: Annotated[Raw, Meta(description="The payload, exactly as written.")]
     idempotency_key: Annotated[Digest, Meta(description="Unique in its stream.")]
     correlation_id: Annotated[Id, Meta(description="Shared by all that one signal set off.")]

@@ -6,8 +6,8 @@ same thing.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
-from typing import Final
 from uuid import UUID
 
 from msgspec import Raw
@@ -58,9 +58,10 @@ def entity_stream(tenant_id: str, entity_type: str, entity_id: str) -> str:
     return str(UUID(hex=digest("entity", tenant_id, entity_type, entity_id)[:32], version=4))
 
 
-def schedule_stream(tenant_id: str, name: str) -> str:
-    """The id of a schedule's stream, from what the schedule is known by (§ENT-32)."""
-    return str(UUID(hex=digest("schedule", tenant_id, name)[:32], version=4))
+def schedule_stream(tenant_id: str, name: str, generation: int = 0) -> str:
+    """The id of a schedule's stream, from its name and how often what had that was archived (§ENT-32)."""
+    fields = ("schedule", tenant_id, name, str(generation)) if generation else ("schedule", tenant_id, name)
+    return str(UUID(hex=digest(*fields)[:32], version=4))
 
 
 def tool_cache_key(tenant_id: str, tool_name: str, arguments: Raw | bytes) -> str:
@@ -75,16 +76,11 @@ def content_hash(content: Raw | bytes) -> str:
 
 def digest(*fields: str) -> str:
     """SHA-256 over length-prefixed fields."""
-    whole = b"".join([_LENGTHS[len(field)] + field for field in map(str.encode, fields)])
-    return sha256(whole).hexdigest()
+    return sha256(b"".join(map(_prefixed, fields))).hexdigest()
 
 
-class _Lengths(dict[int, bytes]):
-    """Lengths as four bytes, each computed once."""
-
-    def __missing__(self, length: int) -> bytes:
-        self[length] = length.to_bytes(4, "big")
-        return self[length]
-
-
-_LENGTHS: Final = _Lengths()
+@lru_cache(maxsize=4096)
+def _prefixed(field: str) -> bytes:
+    """A field behind its length. Most come again and again: names of types and versions, ids of streams."""
+    encoded = field.encode()
+    return len(encoded).to_bytes(4, "big") + encoded

@@ -1,6 +1,6 @@
 """From state to rows: what a commit writes beside its events (§ENT-2, §ENT-3).
 
-Rows are the entities of the state as they are. One commit writes those that its events
+Rows are what the state holds, as it holds them. One commit writes those that its events
 touched; `all_rows` gives every row of a stream, for the audit and for rebuilding.
 """
 
@@ -160,8 +160,8 @@ def _all_of_run(state: RunState) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _by_id(entities: Mapping[str, _T]) -> list[_T]:
-    return [entities[entity_id] for entity_id in sorted(entities)]
+def _by_id(rows: Mapping[str, _T]) -> list[_T]:
+    return [rows[row_id] for row_id in sorted(rows)]
 
 
 class _Rows(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from runstone.core.events import Event
 from runstone.core.transitions import ScheduleStatus
 
 CHANNEL: Final = "app.schedule"
@@ -35,3 +36,15 @@ class Schedule(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     scheduled_seq: int
     created_at: datetime
     updated_at: datetime
+
+
+def source_id(fired: Event) -> str:
+    """What the signal of a firing is known by: another store never has the same (§OUT-66)."""
+    return f"{fired.stream_id}:{fired.run_seq}:{fired.id}"
+
+
+def firing_place(source_id: str) -> tuple[str, int] | None:
+    """The stream and the place of the firing that a signal was sent by; none if it does not say so."""
+    stream_id, _, rest = source_id.partition(":")
+    number = rest.partition(":")[0]
+    return (stream_id, int(number)) if number.isascii() and number.isdigit() else None

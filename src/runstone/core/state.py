@@ -1,6 +1,6 @@
 """What the fold of a stream gives: everything `decide` may look at, frozen.
 
-Entities in here are the rows themselves. A payload over 2 KB stands in its row as a reference
+What it holds by id are the rows themselves. A payload over 2 KB stands in its row as a reference
 to its event; `whole` gives the value back (§PAY-16).
 """
 
@@ -44,7 +44,7 @@ class StreamState(msgspec.Struct, frozen=True, kw_only=True):
     last_at: datetime | None = None
     last_event: str | None = None
     causes: Mapping[str, str] = {}
-    """The last event of each entity: what the entity's next event was caused by."""
+    """The last event of each aggregate: what the next about it was caused by."""
     large: Mapping[str, Raw] = {}
     """Payloads over 2 KB, by `event id/field`."""
 

@@ -13,8 +13,8 @@ from hashlib import sha256
 import msgspec
 
 from runstone.core import codec
-from runstone.core.events import LASTING, StreamKind
-from runstone.core.state import RunState, SignalState
+from runstone.core.events import ENDLESS, StreamKind
+from runstone.core.state import RunState, ScheduleState, SignalState
 from runstone.core.stream import Stream, StreamHead
 from runstone.core.transitions import EFFECT, RUN
 from runstone.errors import RunArchived, StaleSequence
@@ -73,8 +73,9 @@ class Resting(msgspec.Struct, frozen=True, kw_only=True):
     received_before: datetime
     """The same for signals that have no run."""
 
-    def limit(self, has_runs: bool) -> datetime:
-        return self.ended_before if has_runs else self.received_before
+    def limit(self, ends: bool) -> datetime:
+        """That of what ends, such as a run or a schedule, or that of signals alone."""
+        return self.ended_before if ends else self.received_before
 
 
 def last_at(streams: Iterable[Stream]) -> datetime:
@@ -88,9 +89,11 @@ def unfinished(streams: Iterable[Stream]) -> str | None:
     What a person may still have to decide has not: a dead letter, an outcome that nobody knows.
     """
     for stream in streams:
-        if stream.head.kind in LASTING:
+        if stream.head.kind in ENDLESS:
             return f"{stream.head.kind.lower()} {stream.head.stream_id} outlives the runs that write to it"
         state = stream.fold()
+        if isinstance(state, ScheduleState) and state.schedule and state.schedule.status == "ACTIVE":
+            return f"schedule {state.stream_id} is active"
         if not isinstance(state, RunState):
             continue
         if state.run is None or state.run.status not in RUN.terminal:
@@ -104,7 +107,7 @@ def unfinished(streams: Iterable[Stream]) -> str | None:
 def objection(streams: Sequence[Stream], resting: Resting) -> str | None:
     """Why a correlation must stay; none if it may go."""
     latest = last_at(streams)
-    if latest > resting.limit(any(stream.head.kind == "RUN" for stream in streams)):
+    if latest > resting.limit(any(stream.head.kind != "SIGNAL" for stream in streams)):
         return f"something happened in it on {latest:%Y-%m-%d}"
     return unfinished(streams)
 

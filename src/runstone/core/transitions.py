@@ -24,10 +24,10 @@ Table: TypeAlias = Mapping[str, frozenset[str]]
 
 
 class Machine:
-    """One entity's states and the moves between them."""
+    """One aggregate's states and the moves between them."""
 
-    def __init__(self, entity: str, initial: str, table: dict[str, tuple[str, ...]]) -> None:
-        self.entity = entity
+    def __init__(self, aggregate: str, initial: str, table: dict[str, tuple[str, ...]]) -> None:
+        self.aggregate = aggregate
         self.initial = initial
         self.table: Table = {state: frozenset(targets) for state, targets in table.items()}
         self.terminal = frozenset(state for state, targets in table.items() if not targets)
@@ -37,15 +37,15 @@ class Machine:
     def states(self) -> tuple[str, ...]:
         return tuple(self.table)
 
-    def check(self, entity_id: str, from_state: str, to_state: str) -> None:
+    def check(self, aggregate_id: str, from_state: str, to_state: str) -> None:
         """Refuses a move that is not in the table."""
         if to_state not in self.table[from_state]:
-            raise StateTransitionError(self.entity, entity_id, from_state, to_state)
+            raise StateTransitionError(self.aggregate, aggregate_id, from_state, to_state)
 
     def reachable(self, from_state: str) -> frozenset[str]:
         """Every state that some sequence of moves leads to.
 
-        A commit may hold several moves of one entity; the database sees only the first and the
+        A commit may hold several moves of one aggregate; the database sees only the first and the
         last state, so this is what its triggers allow (§TRN-33).
         """
         found: set[str] = set()

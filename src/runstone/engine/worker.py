@@ -300,7 +300,8 @@ class Worker:
         """What cannot be read or written here is left to whoever claims it, after a while and no sooner."""
         _log.error("run %s stops here: %s", claim.run_id, error, exc_info=error)
         self._troubles[claim.run_id] += 1
-        rest = min(self._lease.total_seconds(), self._poll * 2 ** self._troubles[claim.run_id])
+        shortest = min(self._poll, POLL)  # whoever need not look often has no reason to wait longer
+        rest = min(self._lease.total_seconds(), shortest * 2 ** self._troubles[claim.run_id])
         with suppress(TimeoutError):
             await asyncio.wait_for(self._leaving.wait(), rest)
         with suppress(RunstoneError):

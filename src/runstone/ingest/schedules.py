@@ -13,12 +13,11 @@ from runstone.core import schedule as core
 from runstone.core.commit import Commit, Context, StreamWriter, stream_write
 from runstone.core.decide.schedules import cancel
 from runstone.core.fold import schedule_fold
-from runstone.core.keys import schedule_stream
 from runstone.core.payloads import TaskScheduled
 from runstone.core.transitions import ScheduleStatus
 from runstone.errors import CommitRefused, NotFound
 from runstone.ports.cases import ATTEMPTS, make_durable
-from runstone.ports.schedules import load_schedule
+from runstone.ports.schedules import find_stream, load_schedule
 from runstone.ports.store import Host, Store
 
 _read: Final = codec.reader(TaskScheduled)
@@ -52,7 +51,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_schedule(store: Store, tenant_id: str, name: str) -> Schedule | None:
     """The schedule of this name; none if nobody has scheduled it."""
-    row = await store.get_schedule(tenant_id, schedule_stream(tenant_id, name))
+    row = await store.get_schedule(tenant_id, await find_stream(store, tenant_id, name))
     return None if row is None else await _whole(store, row)
 
 
@@ -69,13 +68,16 @@ async def read_schedules(
     rows: Sequence[core.Schedule] = await store.list_schedules(
         tenant_id, status=status, task=task, after=after, limit=limit
     )
-    return [await _whole(store, row) for row in rows]
+    found = [await _whole(store, row) for row in rows]
+    return [one for one in found if one is not None]
 
 
-async def _whole(store: Store, row: core.Schedule) -> Schedule:
-    """The event that scheduled it holds what the row may only refer to."""
-    (event,) = await store.fetch(row.tenant_id, row.id, after_seq=row.scheduled_seq - 1, limit=1)
-    asked = _read(event.event_data)
+async def _whole(store: Store, row: core.Schedule) -> Schedule | None:
+    """The event that scheduled it holds what the row may only refer to; none if it was archived meanwhile."""
+    events = await store.fetch(row.tenant_id, row.id, after_seq=row.scheduled_seq - 1, limit=1)
+    if not events:
+        return None
+    asked = _read(events[0].event_data)
     return Schedule(
         name=row.name,
         task=row.task,
@@ -102,14 +104,14 @@ async def cancel_schedule(host: Host, tenant_id: str, name: str, reason: str, *,
 
     `NotFound` if there is none of this name, `CommandRefused` if it is not active.
     """
-    stream_id = schedule_stream(tenant_id, name)
+    stream_id = await find_stream(host, tenant_id, name)
     for attempt in range(1, ATTEMPTS + 1):
         known = await load_schedule(host, tenant_id, stream_id)
         if known is None:
             raise NotFound(f"There is no schedule {name!r}: see `runstone schedules list`")
-        (last,) = await host.fetch(tenant_id, stream_id, after_seq=known.head.last_seq - 1, limit=1)
+        last = await host.fetch(tenant_id, stream_id, after_seq=known.head.last_seq - 1, limit=1)
         writer = StreamWriter(schedule_fold(known.state), context, correlation_id=stream_id)
-        cancel(writer, reason, cause=last.id)
+        cancel(writer, reason, cause=last[0].id if last else None)
         write = stream_write(writer.fold, writer.events, known.head.fence)
         try:
             await make_durable(host, Commit((write,), write.events))

@@ -1,1 +1,1 @@
-"""Effects on their way out: claimed from the outbox, executed outside, their outcomes recorded."""
+"""Effects on their way out: claimed from the outbox, carried out, their outcomes recorded."""

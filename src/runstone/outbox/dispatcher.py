@@ -119,6 +119,10 @@ class Dispatcher:
         """No claim is on its way."""
         self._idle.set()
         self._stopping = False
+        self._sure_at = clock.now()
+        """When all that lay in its name was known to it."""
+        self._unsure = False
+        """An answer was lost, or it is time to look: effects may be in its name that it does not know of."""
         self._more = False
         """The last claim took all it could: there may be more where that came from."""
 
@@ -156,11 +160,14 @@ class Dispatcher:
     async def run_once(self) -> int:
         """Claims what it has room for and sets it on its way; how many it claimed."""
         limit = self.free
-        if limit <= 0 or not self._services:
+        if not self._services or (limit <= 0 and not self._unsure):
             return 0
         self._idle.clear()
         try:
-            return await self._claim(limit)
+            # What is in its own name would be counted once more when it takes it again (§OUT-76).
+            if self._unsure and not await self._release_strays():
+                return 0
+            return await self._claim(limit) if limit > 0 else 0
         finally:
             self._idle.set()
 
@@ -178,6 +185,7 @@ class Dispatcher:
             )
         except RunstoneError as error:
             _log.warning("cannot claim effects: %s", error)
+            self._unsure = True
             return 0
         holding.update(claim.effect.tenant_id for claim in claims)
         full = any(count >= self._per_tenant for count in holding.values())
@@ -192,6 +200,22 @@ class Dispatcher:
         if self._suspect is not None and not self._suspect.spawned:
             self._spawn(self._suspect, None)  # not before: what is put back must not die with it
         return len(claims)
+
+    async def _release_strays(self) -> bool:
+        """Puts back what is in its name without its knowing, while no claim is under way; if it could."""
+        now, self._unsure = self._clock.now(), False
+        try:
+            strays = await self._host.release_stray_effects(
+                self.id, keeping=list(self._flights), since=self._sure_at
+            )
+        except RunstoneError as error:
+            _log.warning("cannot give back effects whose claim was not answered: %s", error)
+            self._unsure = True
+            return False
+        self._sure_at = now
+        if strays:
+            _log.warning("gave back %d effects: the answer to their claim was lost", strays)
+        return True
 
     async def drain(self, deadline: timedelta = timedelta(seconds=30)) -> None:
         """Claims no more, lets calls finish until the deadline, gives back the rest."""
@@ -212,6 +236,8 @@ class Dispatcher:
             _log.error("%d effects are left behind, what came of them is not recorded", len(self._calls))
         for call in list(self._calls):
             call.cancel()
+        if self._unsure and self._idle.is_set():
+            await self._release_strays()
         await self._alerts.close()
         self._left.set()
 
@@ -277,8 +303,10 @@ class Dispatcher:
         return self.circuits.admit(host, now)
 
     async def _put_back(self, effect_ids: Sequence[str], until: datetime | None = None) -> None:
-        with suppress(RunstoneError):  # then its lease runs out
+        try:
             await self._host.release_effects(self.id, effect_ids, until=until)
+        except RunstoneError:
+            self._unsure = True
 
     async def _give_back(self, flight: Flight, until: datetime | None = None) -> None:
         await self._put_back([flight.effect.id], until)
@@ -337,6 +365,7 @@ class Dispatcher:
     async def beat_once(self) -> None:
         """Extends the leases of calls that take long, and lets alerts go that were held back."""
         self._alerts.flush()
+        self._unsure = True  # what was lost may also land later than anybody waited for it
         now = self._clock.now()
         third = self._lease / 3
         old = [flight for flight in self._flights.values() if flight.leased_until - now <= third * 2.5]

@@ -17,8 +17,9 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from runstone.core.commit import Commit, Context, StreamWriter, stream_write
-from runstone.core.events import StreamKind
+from runstone.core.events import Event, StreamKind
 from runstone.core.fold import StreamFold, entities, fold_stream, new_state, stream_fold
+from runstone.core.run import Run
 from runstone.core.state import EntityState, ScheduleState, StreamState
 from runstone.core.stream import Stream
 from runstone.outbox.outcomes import Report, raised
@@ -27,6 +28,7 @@ from runstone.ports.schedules import FAR, load_schedule
 from runstone.ports.store import Host
 
 STREAMS_KEPT: Final = 512
+PAGE: Final = 100
 SHORT: Final = 8
 """A stream of so few events is read whole: that is one read less."""
 _NOTHING: Final = Commit((), ())
@@ -43,21 +45,46 @@ class Inside:
         self._executor = executor
         self.reported: Report | None = None
         """What was recorded of it."""
+        self.found: Event | None = None
+        """What its stream has of it already, which its run knows nothing of (§OUT-75)."""
+        self._searched: dict[str, int] = {}
+        """How far streams were looked through for that."""
 
-    @property
-    def place(self) -> tuple[StreamKind, str]:
+    def place(self, generation: int = 0) -> tuple[StreamKind, str]:
         """The stream it writes to."""
-        return self._executor.place(self.call)
+        return self._executor.place(self.call, generation)
+
+    def asked_by(self, run: Run | None) -> None:
+        """Whose code asked for it, as far as its run says."""
+        if run is not None:
+            version = run.orchestrator_version
+            self.call = msgspec.structs.replace(self.call, orchestrator_version=version)
 
     def perform(self, stream: StreamWriter[Any], cause: str) -> Outcome:
         """Records on the stream what it does; a failure means that it did nothing, whatever was recorded."""
         try:
-            outcome = self._executor.perform(self.call, stream, cause)
+            if self.found is not None:
+                outcome = self._executor.recall(self.found)
+            else:
+                outcome = self._executor.perform(self.call, stream, cause)
         except Exception as error:
             outcome = raised(error)
         if isinstance(outcome, Failed):
             return msgspec.structs.replace(outcome, nothing_sent=True)
         return outcome
+
+    async def look_for(self, refused: Commit, host: Host) -> None:
+        """Looks for what the store refused as there already, in the stream below it, from the end."""
+        if not refused.writes:
+            return
+        first = refused.writes[0].events[0]
+        searched = self._searched.get(first.stream_id, 0)
+        end = self._searched[first.stream_id] = first.run_seq - 1
+        while end > searched and self.found is None:
+            after = max(searched, end - PAGE)
+            page = await host.fetch(first.tenant_id, first.stream_id, after_seq=after, limit=end - after)
+            self.found = next((one for one in page if one.idempotency_key == first.idempotency_key), None)
+            end = after
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -81,7 +108,7 @@ class Streams:
         self, inside: Inside, cause: str, context: Context
     ) -> AsyncIterator[tuple[Outcome, Commit]]:
         """What an effect comes to and what that writes; the body commits it, while nobody else is let in."""
-        kind, stream_id = inside.place
+        kind, stream_id = await self._place(inside)
         turn = self._turns.setdefault(stream_id, asyncio.Lock())
         async with turn:
             known = self._kept.pop(stream_id, None) or _Known(
@@ -101,6 +128,22 @@ class Streams:
             write = stream_write(writer.fold, writer.events, known.fence)
             yield outcome, Commit((write,), write.events)
             self._keep(_Known(writer.fold.freeze(), known.fence, latest=True))
+
+    async def _place(self, inside: Inside) -> tuple[StreamKind, str]:
+        """The stream it writes to: what was archived leaves its place to the next one (§STO-57)."""
+        generation = 0
+        kind, stream_id = inside.place()
+        while kind == "SCHEDULE" and await self._is_archived(inside.call.tenant_id, stream_id):
+            generation += 1
+            kind, stream_id = inside.place(generation)
+        return kind, stream_id
+
+    async def _is_archived(self, tenant_id: str, stream_id: str) -> bool:
+        """Only one of which nothing was seen can be: who writes to another on what he saw is refused."""
+        known = self._kept.get(stream_id)
+        if known is not None and known.state.last_seq:
+            return False
+        return await self._host.find_tombstone(tenant_id, stream_id=stream_id) is not None
 
     async def _read(self, known: _Known) -> _Known:
         """The stream as it is now: what came after what is known; all of it, if that is not how it began."""

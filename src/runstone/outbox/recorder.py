@@ -23,6 +23,7 @@ from runstone.core.run import Run
 from runstone.errors import (
     CommandRefused,
     CommitRefused,
+    DuplicateKey,
     NotFound,
     OutcomeUnknown,
     StaleClaim,
@@ -243,6 +244,7 @@ class Recorder:
             return case, set()
         trace_id = effect.correlation_id.replace("-", "")
         context = Context(now=self._clock.now(), new_id=self._new_id, actor=self._actor, trace_id=trace_id)
+        inside.asked_by(case.run.run)
         async with self._streams.perform(inside, case.run.causes[effect.id], context) as (outcome, written):
             report = inside.report(outcome)
             command = report.command(effect, late=False)
@@ -256,6 +258,10 @@ class Recorder:
             except OutcomeUnknown:
                 if not await self._is_there(commit):
                     raise
+            except DuplicateKey:
+                # The run is read after this: what was done with an outcome has it by then (§OUT-75).
+                await inside.look_for(written, self._host)
+                raise
         inside.reported = report
         return decision.case, {effect.id}
 

@@ -15,7 +15,7 @@ import msgspec
 
 from runstone.core.commit import StreamWriter
 from runstone.core.effect_specs import EffectSpec
-from runstone.core.events import StreamKind
+from runstone.core.events import Event, StreamKind
 from runstone.core.payloads import ErrorInfo
 
 
@@ -37,6 +37,8 @@ class EffectCall(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str
     requested_at: datetime
     """When the run asked for it: the one time that every attempt shares, such as the date of a mail."""
+    orchestrator_version: str = ""
+    """The version of the app that runs the run, as far as an inner executor is concerned."""
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -98,8 +100,11 @@ class InnerExecutor(Protocol):
     the stream as it is by then. So it has to be quick, and to depend on nothing but what it is given.
     """
 
-    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
-        """The kind and the id of the stream it writes to, which may not be there yet."""
+    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
+        """The kind and the id of the stream it writes to, which may not be there yet.
+
+        `generation` is how often a stream that was its place has been archived (§STO-57).
+        """
         ...
 
     def perform(self, call: EffectCall, stream: StreamWriter[Any], cause: str) -> Outcome:
@@ -107,4 +112,8 @@ class InnerExecutor(Protocol):
 
         After `Failed` or an exception, which mean the same as for an `Executor`, nothing of it is written.
         """
+        ...
+
+    def recall(self, event: Event) -> Outcome:
+        """What `perform` said of this event, that its stream has of the effect already (§OUT-75)."""
         ...

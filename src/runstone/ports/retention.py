@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -12,15 +12,22 @@ from runstone.core.tombstone import Resting, Tombstone
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True):
-    """A correlation that may be archived; its first signal is its place in line."""
+    """A correlation that may be archived; how it began is its place in line."""
 
     tenant_id: str
     correlation_id: str
-    signal_id: str
-    ingested_at: datetime
+    first_id: str
+    """Its first signal, or the schedule that it is."""
+    began_at: datetime
+    """When that signal was taken in, or the schedule made."""
     streams: int
     events: int
     last_at: datetime
+
+
+def oldest(found: Iterable[Expired], limit: int) -> list[Expired]:
+    """The first of them in line."""
+    return sorted(found, key=lambda one: (one.began_at, one.first_id))[:limit]
 
 
 class Retention(Protocol):
@@ -34,10 +41,11 @@ class Retention(Protocol):
         after: Expired | None = None,
         limit: int = 100,
     ) -> Sequence[Expired]:
-        """Correlations that have rested for long enough, those first whose first signal came first.
+        """Correlations that have rested for long enough, those first that began first.
 
         All their runs have ended and all their effects too, dead letters not among them, and nothing
-        was written to any of their streams since. `after` is the last one of the page before.
+        was written to any of their streams since. So have schedules that are done or were cancelled; an
+        entity never does (§STO-56). `after` is the last one of the page before.
         """
         ...
 
@@ -46,23 +54,13 @@ class Retention(Protocol):
 
         Whether there was anything to remove: false if these very tombstones stand there already.
         `StaleSequence` when a stream is not where its tombstone says, or when the correlation has other
-        streams; `CommitRefused` when a run or an effect of it has not ended. Then nothing was removed.
+        streams; `CommitRefused` when a run, an effect or a schedule of it has not ended, or when it is an
+        entity. Then nothing was removed.
 
         From then on a commit that would open one of the streams again, or that has a signal's source or
         a run's key of theirs, is a `DuplicateKey`. A stream that comes back whole, with the same
         `last_seq` and `head`, lifts its tombstone in the same commit.
         """
-        ...
-
-    async def find_tombstone(
-        self,
-        tenant_id: str,
-        *,
-        stream_id: str | None = None,
-        source: tuple[str, str] | None = None,
-        run_key: str | None = None,
-    ) -> Tombstone | None:
-        """The tombstone of a stream, of the signal with this channel and source id, or of a run's key."""
         ...
 
     async def tombstones(self, tenant_id: str, correlation_id: str) -> Sequence[Tombstone]:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
+from runstone.core.keys import schedule_stream
 from runstone.core.stream import StreamHead
 from runstone.ports.cases import ATTEMPTS
 from runstone.ports.store import DueSchedule, Host
 
 FAR: Final = 2**53
 """Behind every event: what is read from there on is the head alone."""
+
+
+async def find_stream(host: Host, tenant_id: str, name: str) -> str:
+    """The stream that a schedule of this name has, or would have: the first not archived (§ENT-32)."""
+    generation = 0
+    stream_id = schedule_stream(tenant_id, name)
+    while await host.find_tombstone(tenant_id, stream_id=stream_id) is not None:
+        generation += 1
+        stream_id = schedule_stream(tenant_id, name, generation)
+    return stream_id
 
 
 async def load_schedule(host: Host, tenant_id: str, stream_id: str) -> DueSchedule | None:

@@ -5,8 +5,8 @@ snapshot. `Host` is what an engine can stand on: commits over several streams, c
 leases. `Queries` is what people and programs ask. `testing/conformance` proves each part. For
 maintenance there are `Rebuilds` below, `Retention` and `Health` in modules of their own.
 
-Every call names its tenant and sees nothing of another's, except the claims of `Host`, `Host.feed`
-and `Queries.correlations` with no tenant, which belong to the trusted engine.
+Every call names its tenant and sees nothing of another's, except what belongs to the trusted engine:
+the claims of `Host`, its feed and the schedules that are due, and what is asked with no tenant.
 
 Errors are those of `runstone.errors`; a driver's own never pass. A call that raises
 `CommitRefused` or `StoreUnusable` wrote nothing. Only after `OutcomeUnknown`, or when the caller
@@ -34,6 +34,7 @@ from runstone.core.signal import Signal
 from runstone.core.snapshot import RunSnapshot
 from runstone.core.state import ScheduleState
 from runstone.core.stream import Stream, StreamHead
+from runstone.core.tombstone import Tombstone
 from runstone.core.transitions import EffectStatus, RunStatus, ScheduleStatus
 from runstone.ports.health import Health
 from runstone.ports.retention import Retention
@@ -252,6 +253,15 @@ class Host(EventLog, Protocol):
         """
         ...
 
+    async def release_stray_effects(self, worker_id: str, *, keeping: Sequence[str], since: datetime) -> int:
+        """Puts back, to be claimed at once, what is in the worker's name and not among these; how many.
+
+        Answers to its claims may have been lost (§OUT-76). Only entries whose lease goes beyond `since` are
+        looked at: when it last asked, or began. It asks while no claim of its own is under way, and none is
+        counted, as after `release_effects`.
+        """
+        ...
+
     async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
         """The schedule of this stream; `core.keys.schedule_stream` says which one that is."""
         ...
@@ -269,6 +279,17 @@ class Host(EventLog, Protocol):
         By `next_at` and id; `after` is where the page before ended. Nothing is claimed: whoever commits first
         on the head that is given here has fired it, and all others are refused.
         """
+        ...
+
+    async def find_tombstone(
+        self,
+        tenant_id: str,
+        *,
+        stream_id: str | None = None,
+        source: tuple[str, str] | None = None,
+        run_key: str | None = None,
+    ) -> Tombstone | None:
+        """The tombstone of a stream, of the signal with this channel and source id, or of a run's key."""
         ...
 
     async def feed(

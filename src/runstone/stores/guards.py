@@ -85,7 +85,7 @@ def _head_guards() -> Iterator[str]:
 
 def _machine_guards(table: str, machine: Machine) -> Iterator[str]:
     ended = f"OLD.status IN ({_listed(machine.terminal)})"
-    frozen = f"this {machine.entity} has ended and is frozen"
+    frozen = f"this {machine.aggregate} has ended and is frozen"
     yield f"ALTER TABLE runstone.{table} ADD CONSTRAINT {table}_states CHECK (\n    {_states(machine)}\n);"
     if machine is RUN:
         yield (
@@ -94,8 +94,10 @@ def _machine_guards(table: str, machine: Machine) -> Iterator[str]:
         )
     yield _refusal(table, "frozen_update", "UPDATE", frozen, ended, doors=_REBUILD)
     yield _refusal(table, "frozen_delete", "DELETE", frozen, ended, doors=_REBUILD)
-    yield _refusal(table, "no_truncate", "TRUNCATE", f"rows of a {machine.entity} that has ended are frozen")
-    message = f"no such transition of this {machine.entity}"
+    yield _refusal(
+        table, "no_truncate", "TRUNCATE", f"rows of a {machine.aggregate} that has ended are frozen"
+    )
+    message = f"no such transition of this {machine.aggregate}"
     moved = f"OLD.status IS DISTINCT FROM NEW.status AND NOT ({_allowed(machine)})"
     yield _refusal(table, "moves", "UPDATE OF status", message, moved)
 
@@ -145,7 +147,7 @@ def _frozen(table: str, machine: Machine, action: str) -> str:
         f"{table}_frozen_{action.lower()}",
         f"BEFORE {action} ON {table}",
         f"OLD.status IN ({_listed(machine.terminal)}) AND {_UNLESS_MAINTAINED}",
-        f"this {machine.entity} has ended and is frozen",
+        f"this {machine.aggregate} has ended and is frozen",
     )
 
 
@@ -154,7 +156,7 @@ def _moves(table: str, machine: Machine) -> str:
         f"{table}_moves",
         f"BEFORE UPDATE OF status ON {table}",
         f"OLD.status <> NEW.status AND NOT ({_allowed(machine)})",
-        f"no such transition of this {machine.entity}",
+        f"no such transition of this {machine.aggregate}",
     )
 
 

@@ -170,6 +170,9 @@ class FaultyStore:
     ) -> int:
         return await self._do(self.store.release_effects(worker_id, effect_ids, until=until))
 
+    async def release_stray_effects(self, worker_id: str, *, keeping: Sequence[str], since: datetime) -> int:
+        return await self._do(self.store.release_stray_effects(worker_id, keeping=keeping, since=since))
+
     async def due_schedules(
         self,
         *,

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import heapq
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any, Final, Literal, ParamSpec, TypeVar, TypeVarTuple
 
 from runstone.errors import RunstoneError
@@ -41,8 +43,10 @@ class Stuck(RunstoneError):
 class _VirtualSelector(selectors.BaseSelector):
     """Registers and never watches: time moves instead."""
 
-    def __init__(self) -> None:
+    def __init__(self, next_timer: Callable[[], float]) -> None:
         self.now = 0.0
+        self.next_timer = next_timer
+        """When it fires, to the last bit: sums of spans depend on where one stopped on the way."""
         self.calm: list[asyncio.Future[None]] = []
         """Who waits for the moment before time moves."""
         self._turns = 0
@@ -63,7 +67,7 @@ class _VirtualSelector(selectors.BaseSelector):
         elif timeout is None:
             raise Stuck
         else:
-            self.now += timeout
+            self.now = max(self.now, self.next_timer())
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -82,9 +86,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Runs callbacks in order, and moves time when there are none."""
 
     def __init__(self) -> None:
-        self._virtual = _VirtualSelector()
+        self._virtual = _VirtualSelector(lambda: self._scheduled[0].when())
         super().__init__(self._virtual)
         self._clock_resolution = RESOLUTION
+        self._numbers = count()
+        self._scheduled: list[_Timer]
 
     def time(self) -> float:
         return self._virtual.now
@@ -112,9 +118,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         context = copy_context() if context is None else context
         node = context.get(_NODE)
         if node is None:
-            return super().call_at(when, callback, *args, context=context)
+            return self._push(_Timer(when, callback, args, self, context))
         call = _Call(node, callback, args)
-        call.handle = timer = super().call_at(when, call, context=context)
+        call.handle = timer = self._push(_Timer(when, call, (), self, context))
+        return timer
+
+    def _push(self, timer: _Timer) -> _Timer:
+        """As asyncio does with a timer of its own."""
+        timer.number = next(self._numbers)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
         return timer
 
     def create_task(
@@ -125,6 +138,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if node is not None:
             node.own(task)
         return task
+
+
+class _Timer(asyncio.TimerHandle):
+    """Timers for the same moment fire in the order in which they were set; those of asyncio in any."""
+
+    __slots__ = ("number",)
+
+    number: int
+    _scheduled: bool
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, _Timer):
+            return NotImplemented
+        return (self.when(), self.number) < (other.when(), other.number)
 
 
 class _Call:
@@ -220,17 +247,25 @@ class Node:
 class LoopClock:
     """The wall clock of a virtual loop: goes with the loop's time, and can be set wrong."""
 
-    def __init__(self, loop: VirtualLoop, start: datetime = START) -> None:
+    def __init__(
+        self, loop: VirtualLoop, start: datetime = START, *, jumped: Callable[[], None] = lambda: None
+    ) -> None:
         self._loop = loop
         self._start = start.astimezone(UTC)
         self._base = loop.time()
+        self._jumped = jumped
 
     def now(self) -> datetime:
         return self._start + timedelta(seconds=round(self._loop.time() - self._base, 6))
 
+    def when(self, moment: datetime) -> float:
+        """What the loop's time will be at this moment, if nobody moves the hands."""
+        return self._base + (moment - self._start).total_seconds()
+
     def jump(self, by: timedelta) -> None:
         """Moves the hands, forward or back; time itself goes on as before."""
         self._start += by
+        self._jumped()
 
 
 def run_virtual(main: Coroutine[Any, Any, _T]) -> _T:

@@ -80,7 +80,11 @@ class MemoryStream:
 
     @property
     def queue(self) -> QueueEntry | None:
-        return next(iter(self.of(QueueEntry)), None)
+        entry = self.rows.get((QueueEntry, self.head.stream_id))
+        return entry if isinstance(entry, QueueEntry) else None
+
+    def lease_of(self, effect: Effect) -> EffectLease:
+        return self.effect_leases.setdefault(effect.id, EffectLease())
 
     def state(self) -> StreamState:
         if self.folded is None or self.folded.last_seq != self.head.last_seq:
@@ -106,6 +110,14 @@ class MemoryData:
     """How many there ever were: the last number that was given."""
     workers: dict[str, datetime] = field(default_factory=dict)
     checkpoints: dict[tuple[str, int], Checkpoint] = field(default_factory=dict)
+
+    def end_leases(self) -> None:
+        """As if so much time had passed that all of them had run out."""
+        self.workers.clear()
+        for stream in self.streams.values():
+            for lease in stream.effect_leases.values():
+                if lease.owner is not None:
+                    lease.until = None
 
     def has(self, event: Event) -> bool:
         stream = self.streams.get(event.stream_id)
@@ -165,7 +177,7 @@ class MemoryData:
                 continue
             was, now = str(getattr(before, "status", "")), str(getattr(row, "status", ""))
             if was in machine.terminal or now not in machine.reachable(was) | {was}:
-                raise StateTransitionError(machine.entity, name(row)[1], was, now)
+                raise StateTransitionError(machine.aggregate, name(row)[1], was, now)
 
     def _check_holds(self, write: StreamWrite) -> None:
         """§OUT-13."""

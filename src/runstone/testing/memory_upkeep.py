@@ -14,17 +14,13 @@ from runstone.core.signal import Signal
 from runstone.core.tombstone import Resting, Tombstone, check_whole, last_at, objection, unfinished
 from runstone.errors import CommitRefused
 from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
-from runstone.ports.retention import Expired
-from runstone.testing.memory_data import MemoryData, MemoryStream
+from runstone.ports.retention import Expired, oldest
+from runstone.testing.memory_data import MemoryStream
+from runstone.testing.memory_part import MemoryPart
 
 
-class MemoryUpkeep:
+class MemoryUpkeep(MemoryPart):
     """The parts for maintenance."""
-
-    data: MemoryData
-
-    async def _turn(self) -> datetime:
-        raise NotImplementedError
 
     # Retention
 
@@ -47,8 +43,7 @@ class MemoryUpkeep:
             for place, streams in together.items()
             if objection([stream.whole() for stream in streams], resting) is None
         ]
-        found.sort(key=_place)
-        return [one for one in found if after is None or _place(one) > _place(after)][:limit]
+        return oldest([one for one in found if after is None or _place(one) > _place(after)], limit)
 
     async def forget(self, tombstones: Sequence[Tombstone]) -> bool:
         await self._turn()
@@ -146,17 +141,18 @@ class MemoryUpkeep:
 
 
 def _place(found: Expired) -> tuple[datetime, str]:
-    return found.ingested_at, found.signal_id
+    return found.began_at, found.first_id
 
 
 def _expired(place: tuple[str, str], streams: Sequence[MemoryStream]) -> Expired:
-    signals = [signal for stream in streams for signal in stream.of(Signal)]
-    first = min(signals, key=lambda signal: (signal.ingested_at, signal.id))
+    began = [(signal.ingested_at, signal.id) for stream in streams for signal in stream.of(Signal)]
+    began += [(schedule.created_at, schedule.id) for stream in streams for schedule in stream.of(Schedule)]
+    began_at, first_id = min(began)
     return Expired(
         tenant_id=place[0],
         correlation_id=place[1],
-        signal_id=first.id,
-        ingested_at=first.ingested_at,
+        first_id=first_id,
+        began_at=began_at,
         streams=len(streams),
         events=sum(stream.head.last_seq for stream in streams),
         last_at=last_at(stream.whole() for stream in streams),

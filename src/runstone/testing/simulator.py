@@ -28,9 +28,10 @@ takes milliseconds and does the same thing each time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -45,6 +46,7 @@ from runstone.core.effect import Effect
 from runstone.core.effect_specs import ScheduleTask
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ErrorInfo
+from runstone.core.schedule import Schedule
 from runstone.engine.functions import A, Handler, R
 from runstone.engine.values import write
 from runstone.handle import Handle
@@ -54,13 +56,15 @@ from runstone.ports.cases import carry_out
 from runstone.ports.clock import Clock
 from runstone.ports.store import Committed
 from runstone.runtime import Runtime
+from runstone.testing.alarm import Alarm
 from runstone.testing.clock import START, SeededIds
 from runstone.testing.golden import write_histories
 from runstone.testing.loop import LoopClock, Node, Stuck, virtual_loop
 from runstone.testing.memory import MemoryData, MemoryStore
+from runstone.testing.memory_claims import ready_at
 
-LEASE: Final = timedelta(hours=1)
-"""Long, so that years pass quickly; a crash ends it by itself."""
+REST: Final = timedelta(days=1000)
+"""How long leases last, and nobody looks for work: the alarm says when there is some. A crash ends leases."""
 
 PATIENCE: Final = timedelta(days=400)
 """Who waits this long for a run that does not change waits for nothing."""
@@ -86,23 +90,23 @@ class Simulator:
         self._random = Random(seed)
         self._data = MemoryData()
         self._dead: list[tuple[Node, MemoryStore]] = []
-        self._changes: dict[str | None, asyncio.Event] = {}
+        self._changes: dict[str, asyncio.Event] = {}
 
     async def __aenter__(self) -> Simulator:
         self._loop = virtual_loop()
-        self.clock = LoopClock(self._loop, self._begins)
+        self.clock = LoopClock(self._loop, self._begins, jumped=lambda: self._alarm.reset())
+        self._alarm = Alarm(self._loop, self.clock)
         self._ids = SeededIds(self._random.getrandbits(64), self.clock)
-        self._store = _WatchedStore(self._data, self.clock, self._committed)
+        self._store = self._open_store()
         self._client = _Client(self, self._store)
         self._client.bell.listen(self._ring)
         self.app.attach(self._client)
         self._boot()
-        self._alarm = asyncio.ensure_future(self._wake_due())
         await self.settle()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._alarm.cancel()
+        self._alarm.stop_all()
         self._stop.set()
         await self._serving
         for node, store in self._dead:
@@ -194,7 +198,7 @@ class Simulator:
         self._node.kill()
         self._dead.append((self._node, self._worker_store))
         await asyncio.sleep(down.total_seconds())
-        self._data.workers.clear()
+        self._data.end_leases()
         self._boot()
         await self.settle()
 
@@ -209,7 +213,7 @@ class Simulator:
     def _boot(self) -> None:
         self._node = Node("worker")
         self._stop = asyncio.Event()
-        self._worker_store = _WatchedStore(self._data, self.clock, self._committed)
+        self._worker_store = self._open_store()
         own = {service.effect_type for service in self.app.services}
         self._runtime = Runtime(
             self._worker_store,
@@ -217,8 +221,8 @@ class Simulator:
             version=self.app.version,
             clock=self.clock,
             ids=self._ids,
-            lease=LEASE,
-            poll=LEASE.total_seconds(),
+            lease=REST,
+            poll=REST.total_seconds(),
             threads=False,
             jitter=self._random.random,
             worker_id=self._ids(),
@@ -238,60 +242,71 @@ class Simulator:
     def _ring(self, run_id: str) -> None:
         self._node.call(self._runtime.bell.ring, run_id)
 
+    def _open_store(self) -> MemoryStore:
+        return _WatchedStore(self._data, self.clock, self._committed, self._put_back)
+
     def _committed(self, commit: Commit) -> None:
-        if any(
-            isinstance(row, Effect) and row.status == "PENDING" for one in commit.writes for row in one.rows
-        ):
-            self._node.call(self._wake_dispatcher)
-        if any(write.kind == "SCHEDULE" for write in commit.writes):
-            self._node.call(self._wake_scheduler)
-        for changed in (None, *(written.stream_id for written in commit.writes)):
-            if changed in self._changes:
-                self._changes.pop(changed).set()
+        """Sets the alarm for whatever is due because of it, now or later."""
+        for written in commit.writes:
+            stream = self._data.streams[written.stream_id]
+            if written.kind == "RUN":
+                waits = stream.queue if stream.owner is None else None
+                wake_at = None if waits is None else waits.wake_at
+                self._alarm.set(written.stream_id, wake_at, partial(self._ring, written.stream_id))
+            for row in written.rows:
+                if isinstance(row, Schedule):
+                    self._alarm.set(row.id, row.next_at, self._wake_scheduler)
+                elif isinstance(row, Effect) and row.effect_type in self._runtime.served:
+                    self._alarm.set(row.id, ready_at(row, stream.lease_of(row)), self._wake_dispatcher)
+            if written.stream_id in self._changes:
+                self._changes.pop(written.stream_id).set()
+
+    def _put_back(self, effect_ids: Sequence[str], until: datetime | None) -> None:
+        for effect_id in effect_ids:
+            self._alarm.set(effect_id, until or self.clock.now(), self._wake_dispatcher)
 
     def _wake_dispatcher(self) -> None:
         if self._runtime.dispatcher is not None:
-            self._runtime.dispatcher.wake()
+            self._node.call(self._runtime.dispatcher.wake)
 
     def _wake_scheduler(self) -> None:
         if self._runtime.scheduler is not None:
-            self._runtime.scheduler.wake()
+            self._node.call(self._runtime.scheduler.wake)
 
-    async def changed(self, stream_id: str | None, most: float | None) -> bool:
-        """Waits until a commit touches the stream, or any; false if none did in time."""
+    async def changed(self, stream_id: str, most: float) -> bool:
+        """Waits until a commit touches the stream; false if none did in time."""
         event = self._changes.setdefault(stream_id, asyncio.Event())
         with suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), most)
             return True
         return False
 
-    async def _wake_due(self) -> None:
-        """Rings when a run becomes due: the worker need not look every quarter of a second."""
-        while True:
-            now = self.clock.now()
-            queued = [
-                (s.queue.wake_at, s.queue.run_id, s.owner) for s in self._data.streams.values() if s.queue
-            ]
-            ahead = []
-            for wake_at, run_id, owner in queued:
-                if wake_at is not None and wake_at > now:
-                    ahead.append((wake_at - now).total_seconds())
-                elif wake_at is not None and owner is None:
-                    self._ring(run_id)
-            await self.changed(None, min(ahead, default=None))
-
 
 class _WatchedStore(MemoryStore):
-    """Tells of every commit."""
+    """Tells of all that makes work for somebody: commits, and effects that were put back."""
 
-    def __init__(self, data: MemoryData, clock: Clock, committed: Callable[[Commit], None]) -> None:
+    def __init__(
+        self,
+        data: MemoryData,
+        clock: Clock,
+        committed: Callable[[Commit], None],
+        put_back: Callable[[Sequence[str], datetime | None], None],
+    ) -> None:
         super().__init__(data, clock=clock)
         self._committed = committed
+        self._put_back = put_back
 
     async def commit(self, commit: Commit) -> Committed:
         result = await super().commit(commit)
         self._committed(commit)
         return result
+
+    async def release_effects(
+        self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
+    ) -> int:
+        count = await super().release_effects(worker_id, effect_ids, until=until)
+        self._put_back(effect_ids, until)
+        return count
 
 
 class _Client(Runtime):

@@ -93,9 +93,9 @@ async def write_schedule(store: SqliteStore, clock: VirtualClock, new_id: NewId)
     stream = StreamWriter[ScheduleFold](schedule_fold(state), context, state.stream_id)
     asked = ScheduleTask(task="report", cron="0 0 * * *", arguments={"note": "größer als 日本語"})
     due = clock.now()
-    ids = {"run_id": new_id(), "cause": new_id()}
-    schedule(stream, asked, name="nightly", next_at=due, effect_id=new_id(), **ids)
-    fire(stream, due_at=due, next_at=due + timedelta(days=1), signal_id=new_id(), **ids)
+    run_id, cause = new_id(), new_id()
+    schedule(stream, asked, name="nightly", next_at=due, effect_id=new_id(), run_id=run_id, cause=cause)
+    fire(stream, due_at=due, next_at=due + timedelta(days=1), signal_id=new_id(), run_id=run_id, cause=cause)
     write = stream_write(stream.fold, stream.events)
     await store.commit(Commit((write,), write.events))
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
+import pytest
 
 import runstone as rs
 from runstone.core.events import Event
@@ -29,6 +30,9 @@ FAST = 0.02
 
 NOW = timedelta(0)
 """The grace of an app that is to drop everything at its end."""
+
+SHORT_LEASE = timedelta(seconds=0.2)
+"""The lease of a worker whose death others are to notice soon."""
 
 
 async def until(question: Callable[[], object], what: str = "it") -> None:
@@ -98,6 +102,38 @@ async def suspended(app: rs.App, handle: rs.Handle[Any]) -> None:
         return (await types(handle))[-1] == "RUN_SUSPENDED" and not worker.holds(handle.id)
 
     await until(rests, "suspension")
+
+
+def leased(app: rs.App) -> bool:
+    """Whether its worker would take a run at once: its lease is in the store."""
+    worker = app.runtime.worker
+    assert worker is not None
+    with worker.reserve() as place:
+        return place
+
+
+class SlowReads:
+    """Lets what is read from a store arrive late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate = asyncio.Event()
+        self.read = asyncio.Event()
+        self._late = True
+        self._load = SqliteStore.load
+        slow = self
+
+        async def load(store: SqliteStore, *arguments: Any, **more: Any) -> Any:
+            return await slow.load(store, *arguments, **more)
+
+        monkeypatch.setattr(SqliteStore, "load", load)
+
+    async def load(self, store: SqliteStore, *arguments: Any, **more: Any) -> Any:
+        found = await self._load(store, *arguments, **more)
+        if self._late:
+            self._late = False
+            self.read.set()
+            await self.gate.wait()
+        return found
 
 
 class Process:

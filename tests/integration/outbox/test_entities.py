@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 import pytest_asyncio
 
 import runstone as rs
+from runstone.audit.bundles import export_bundle, import_bundle, read_bundle
 from runstone.audit.verify import verify_all
 from runstone.core.ids import DEFAULT_TENANT
+from runstone.core.keys import entity_stream, schedule_stream
 from runstone.ports.store import Store
 from runstone.runtime import open_store
 from runstone.stores.sqlite import SqliteStore
@@ -87,6 +90,58 @@ async def test_many_runs_change_one_entity_each_exactly_once(opens: Opens) -> No
         assert entity.data == {f"{a}-{b}/{c}": 1 for a in range(3) for b in range(10) for c in range(2)}
         findings = [found async for part in verify_all(store) for found in part.findings]
         assert findings == []
+
+
+async def test_a_run_from_before_its_effects_were_done_goes_on_beside_what_they_did(
+    opens: Opens, tmp_path: Path
+) -> None:
+    """§OUT-75: they are not done again, and the run has their outcome."""
+    app = rs.App("desk")
+
+    @app.on()
+    async def both(run: rs.Run) -> list[int]:
+        done = await run.gather(
+            run.effect(update({"a": 1}), wait=True),
+            run.effect(
+                rs.ScheduleTask(
+                    task="both", name="yearly", run_at=datetime.fromisoformat("2999-01-01T00:00Z")
+                ),
+                wait=True,
+            ),
+        )
+        return [each["version"] for each in done]
+
+    async def asked() -> bool:
+        return len(await app.runtime.store.list_effects(DEFAULT_TENANT)) == 2
+
+    async with AsyncExitStack() as stack:
+        old, new = await open_store(str(tmp_path / "before.db")), await opens()
+        for store in (old, new):
+            stack.push_async_callback(store.close)
+        async with app.running(old, outbox=False):
+            handle = await app.start(both)
+            await until(asked)
+        run = await old.get_run(DEFAULT_TENANT, handle.id)
+        assert run is not None
+        bundles = [await export_bundle(old, DEFAULT_TENANT, run.correlation_id)]
+        async with app.running(old):
+            assert await app.handle(both, handle.id).result() == [1, 1]
+        for stream_id in (
+            entity_stream(DEFAULT_TENANT, "CASE", "1"),
+            schedule_stream(DEFAULT_TENANT, "yearly"),
+        ):
+            bundles.append(await export_bundle(old, DEFAULT_TENANT, stream_id))
+        for content in bundles:
+            assert await import_bundle(new, read_bundle(content), unfinished=True)
+        async with app.running(new):
+            assert await app.handle(both, handle.id).result(timeout=rs.seconds(60)) == [1, 1]
+            assert len(await app.entity_history("CASE", "1")) == 1
+        results = [
+            {effect.id: effect.execution_result for effect in await store.list_effects(DEFAULT_TENANT)}
+            for store in (old, new)
+        ]
+        assert results[0] == results[1]
+        assert [found async for part in verify_all(new) for found in part.findings] == []
 
 
 # One app

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import runstone as rs
 from runstone.core import codec
 from runstone.core.events import Event
@@ -155,3 +157,35 @@ class Mortal:
             if self._left == 0:
                 raise Crash
         return events
+
+
+async def stopped_at(pipelines: Pipelines, press: Press, item: str, **options: Any) -> str:
+    """A run whose process died while it did an item."""
+    run_id = pipelines.new_id()
+    press.before = dies_at(item)
+    with pytest.raises(Crash):
+        await pipelines.run(press.pipeline, run_id=run_id, **options)
+    press.before = lambda name: None
+    press.calls.clear()
+    return run_id
+
+
+def dies_at(at: str) -> Callable[[str], None]:
+    """For `Press.before`: the process dies when it begins this item."""
+
+    def die(item: str) -> None:
+        if item == at:
+            raise Crash
+
+    return die
+
+
+async def state_of(pipelines: Pipelines, run_id: str) -> PipelineState:
+    """What the run's log says."""
+    _, state = await pipelines.look(run_id)
+    return state
+
+
+def artifact(pipelines: Pipelines, run_id: str, name: str) -> Path:
+    """Where an artifact lies."""
+    return pipelines.folders.folder(run_id) / "artifacts" / name

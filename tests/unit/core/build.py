@@ -32,8 +32,9 @@ from runstone.core.payloads import (
 )
 from runstone.core.run import Run
 from runstone.core.signal import Signal
-from runstone.core.state import RunState
+from runstone.core.state import RunState, StreamState
 from runstone.core.step import Step
+from runstone.core.stream import Stream, StreamHead
 from runstone.core.toolcall import ToolCall
 
 TENANT: Final = DEFAULT_TENANT
@@ -63,6 +64,21 @@ def plain(payload: Raw | None) -> Any:
 def data(event: EventDraft) -> Any:
     """What stands in an event's `event_data`."""
     return plain(event.event_data)
+
+
+def handed_over(state: StreamState, events: Sequence[Event]) -> Stream:
+    """A stream as a store would hand it over."""
+    assert state.last_at is not None
+    head = StreamHead(
+        stream_id=state.stream_id,
+        tenant_id=state.tenant_id,
+        kind=state.KIND,
+        last_seq=state.last_seq,
+        head=state.head,
+        last_at=state.last_at,
+        fence=0,
+    )
+    return Stream(head=head, events=tuple(events))
 
 
 def error(

@@ -213,7 +213,7 @@ class TestExecution:
         for outcome in outcomes:
             with pytest.raises(StateTransitionError) as refused:
                 story.do(outcome)
-            assert (refused.value.entity, refused.value.entity_id) == ("effect", EFFECT)
+            assert (refused.value.aggregate, refused.value.aggregate_id) == ("effect", EFFECT)
             assert (refused.value.from_state, refused.value.to_state) == (status, "EXECUTING")
 
     def test_a_dead_letter_is_not_executed_before_it_is_requeued(self) -> None:

@@ -48,13 +48,13 @@ class TestCreate:
         """§ENT-10"""
         with pytest.raises(StateTransitionError) as refused:
             Story().do(commands.CreateRun(plan_id="orders"))
-        assert (refused.value.entity, refused.value.from_state) == ("signal", None)
+        assert (refused.value.aggregate, refused.value.from_state) == ("signal", None)
 
     def test_it_is_created_once(self) -> None:
         story = Story.running()
         with pytest.raises(StateTransitionError) as refused:
             story.do(commands.CreateRun(plan_id="orders"))
-        assert (refused.value.entity, refused.value.entity_id) == ("run", story.run_id)
+        assert (refused.value.aggregate, refused.value.aggregate_id) == ("run", story.run_id)
         assert (refused.value.from_state, refused.value.to_state) == ("RUNNING", "PENDING")
 
     def test_a_signal_that_has_ended_gets_no_further_run(self) -> None:

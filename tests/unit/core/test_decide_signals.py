@@ -30,7 +30,7 @@ def test_it_comes_in_once() -> None:
     story = Story.received()
     with pytest.raises(StateTransitionError) as refused:
         story.do(receive())
-    assert (refused.value.entity, refused.value.entity_id) == ("signal", story.signal_id)
+    assert (refused.value.aggregate, refused.value.aggregate_id) == ("signal", story.signal_id)
     assert (refused.value.from_state, refused.value.to_state) == ("PENDING", "PENDING")
 
 

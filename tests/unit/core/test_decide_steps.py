@@ -431,5 +431,5 @@ class TestTools:
         with pytest.raises(StateTransitionError) as refused:
             Story.running().do(command)
         error_ = refused.value
-        assert (error_.entity, error_.entity_id) == ("tool call", an_id(300))
+        assert (error_.aggregate, error_.aggregate_id) == ("tool call", an_id(300))
         assert (error_.from_state, error_.to_state) == (None, to_state)

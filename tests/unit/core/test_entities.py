@@ -22,11 +22,11 @@ from runstone.core.keys import content_hash, digest, entity_stream
 from runstone.core.payloads import ErrorInfo
 from runstone.core.rows import all_rows
 from runstone.core.state import EntityState
-from runstone.core.stream import Stream, StreamHead
+from runstone.core.stream import Stream
 from runstone.core.tombstone import Resting, bury, objection, unfinished
 from runstone.core.verify import verify_causes, verify_events, verify_stream
 from runstone.errors import CommandRefused, InvalidPayload
-from tests.unit.core.build import LARGE, NOON, SECOND, TENANT, Ids, an_id, plain, raw
+from tests.unit.core.build import LARGE, NOON, SECOND, TENANT, Ids, an_id, handed_over, plain, raw
 
 replace = msgspec.structs.replace
 CASE = entity_stream(TENANT, "CASE", "42")
@@ -73,16 +73,7 @@ class Record:
 
     @property
     def stream(self) -> Stream:
-        head = StreamHead(
-            stream_id=CASE,
-            tenant_id=TENANT,
-            kind="ENTITY",
-            last_seq=self.state.last_seq,
-            head=self.state.head,
-            last_at=self.events[-1].occurred_at,
-            fence=0,
-        )
-        return Stream(head=head, events=tuple(self.events))
+        return handed_over(self.state, self.events)
 
 
 @pytest.fixture

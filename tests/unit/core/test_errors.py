@@ -147,8 +147,8 @@ def test_values_stay_as_attributes() -> None:
 def test_an_illegal_transition_names_entity_and_states(from_state: str | None, shown: str) -> None:
     """§TRN-32"""
     refused = errors.StateTransitionError("effect", "e-1", from_state, "COMPLETED")
-    assert refused.entity == "effect"
-    assert refused.entity_id == "e-1"
+    assert refused.aggregate == "effect"
+    assert refused.aggregate_id == "e-1"
     assert refused.from_state == from_state
     assert refused.to_state == "COMPLETED"
     assert str(refused).startswith("Invalid transition of effect e-1: ")

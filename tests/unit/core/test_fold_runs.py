@@ -93,7 +93,7 @@ def test_every_state_against_every_event(state: str, event: str) -> None:
         return
     with pytest.raises(StateTransitionError) as refused:
         fold_run(story.state, [forged])
-    assert (refused.value.entity, refused.value.entity_id) == ("run", story.run_id)
+    assert (refused.value.aggregate, refused.value.aggregate_id) == ("run", story.run_id)
     assert (refused.value.from_state, refused.value.to_state) == (state, target)
 
 

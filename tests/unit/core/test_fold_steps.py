@@ -75,7 +75,7 @@ def test_a_step_ends_once(state: str, end: str) -> None:
         return
     with pytest.raises(StateTransitionError) as refused:
         fold(story, ENDS[end])
-    assert (refused.value.entity, refused.value.entity_id) == ("step", STEP)
+    assert (refused.value.aggregate, refused.value.aggregate_id) == ("step", STEP)
     assert (refused.value.from_state, refused.value.to_state) == (state, end)
 
 
@@ -150,7 +150,7 @@ class TestStart:
     def test_an_id_is_used_once(self) -> None:
         with pytest.raises(StateTransitionError) as refused:
             fold(running(), start(), STEP, step_key="another")
-        assert refused.value.entity_id == STEP
+        assert refused.value.aggregate_id == STEP
 
     @pytest.mark.parametrize("index", [0, 2])
     def test_indexes_have_no_gap(self, index: int) -> None:
@@ -335,7 +335,7 @@ class TestToolCalls:
         assert after.tool_calls[CALL].status == end
         with pytest.raises(StateTransitionError) as refused:
             fold_run(after, [story.forge(TOOL_ENDS[again], CALL, run_seq=after.last_seq + 1)])
-        assert (refused.value.entity, refused.value.entity_id) == ("tool call", CALL)
+        assert (refused.value.aggregate, refused.value.aggregate_id) == ("tool call", CALL)
         assert (refused.value.from_state, refused.value.to_state) == (end, again)
 
     @pytest.mark.parametrize("end", TOOL_ENDS)
@@ -357,7 +357,7 @@ class TestToolCalls:
             story.do(commands.CompleteTool(tool_call_id=CALL, result=raw(1), duration_ms=1))
         with pytest.raises(StateTransitionError) as refused:
             fold(story, call(), CALL)
-        assert (refused.value.entity, refused.value.to_state) == ("tool call", "PENDING")
+        assert (refused.value.aggregate, refused.value.to_state) == ("tool call", "PENDING")
 
 
 def test_no_step_is_tried_again_after_the_handler_has_returned() -> None:

@@ -65,7 +65,7 @@ class TestStateGraph:
         story = told(payloads.RunStateChanged(to_state="CREATED"))
         with pytest.raises(StateTransitionError) as refused:
             story.record(move)
-        assert (refused.value.entity, refused.value.entity_id) == ("run state", story.run_id)
+        assert (refused.value.aggregate, refused.value.aggregate_id) == ("run state", story.run_id)
         assert (refused.value.from_state, refused.value.to_state) == ("CREATED", "DONE")
 
     def test_a_refused_move_is_a_fact_that_changes_nothing(self) -> None:

@@ -20,13 +20,13 @@ from runstone.core.events import Event, EventDraft
 from runstone.core.fold import ScheduleFold, fold_stream, new_state, schedule_fold
 from runstone.core.keys import content_hash, digest, entity_stream, schedule_stream
 from runstone.core.rows import CHANGING, all_rows
-from runstone.core.schedule import CHANNEL, Schedule
+from runstone.core.schedule import CHANNEL, Schedule, firing_place, source_id
 from runstone.core.state import ScheduleState
-from runstone.core.stream import Stream, StreamHead
-from runstone.core.tombstone import unfinished
+from runstone.core.stream import Stream
+from runstone.core.tombstone import Resting, bury, objection, unfinished
 from runstone.core.verify import verify_causes, verify_events, verify_stream
 from runstone.errors import CommandRefused, StateTransitionError
-from tests.unit.core.build import LARGE, NOON, SECOND, TENANT, Ids, an_id, raw
+from tests.unit.core.build import LARGE, NOON, SECOND, TENANT, Ids, an_id, handed_over, raw
 
 replace = msgspec.structs.replace
 NIGHTLY = schedule_stream(TENANT, "nightly")
@@ -79,16 +79,7 @@ class Record:
 
     @property
     def stream(self) -> Stream:
-        head = StreamHead(
-            stream_id=NIGHTLY,
-            tenant_id=TENANT,
-            kind="SCHEDULE",
-            last_seq=self.state.last_seq,
-            head=self.state.head,
-            last_at=self.events[-1].occurred_at,
-            fence=0,
-        )
-        return Stream(head=head, events=tuple(self.events))
+        return handed_over(self.state, self.events)
 
 
 @pytest.fixture
@@ -100,7 +91,41 @@ def test_the_stream_of_a_schedule_is_the_same_for_all_who_look_for_it() -> None:
     """§ENT-32: and another for another tenant or name, and for an entity of that name."""
     assert NIGHTLY.replace("-", "")[:12] == digest("schedule", TENANT, "nightly")[:12]
     others = [schedule_stream(an_id(1), "nightly"), schedule_stream(TENANT, "nightly ")]
-    assert len({NIGHTLY, *others, entity_stream(TENANT, "nightly", "")}) == 4
+    later = [schedule_stream(TENANT, "nightly", generation) for generation in (1, 2)]
+    assert schedule_stream(TENANT, "nightly", 0) == NIGHTLY
+    assert len({NIGHTLY, *others, *later, entity_stream(TENANT, "nightly", "")}) == 6
+
+
+def test_one_of_a_name_that_was_archived_stands_where_its_generation_says() -> None:
+    """§ENT-32"""
+    stream_id = schedule_stream(TENANT, "nightly", 2)
+    asked = ScheduleTask(task="report", cron="0 * * * *")
+    given: dict[str, Any] = {"next_at": NOON, "run_id": RUN, "effect_id": an_id(901), "cause": CAUSE}
+    for generation in (0, 1, 3):
+        with pytest.raises(CommandRefused, match="is not that of the schedule"):
+            schedule(_stream_writer(stream_id), asked, name="nightly", generation=generation, **given)
+    writer = _stream_writer(stream_id)
+    done = schedule(writer, asked, name="nightly", generation=2, orchestrator_version="7", **given)
+    said = CATALOGUE.decode(done)
+    assert isinstance(said, payloads.TaskScheduled)
+    assert (said.generation, said.orchestrator_version) == (2, "7")
+    assert writer.fold.version == 1
+
+
+def _stream_writer(stream_id: str) -> StreamWriter[ScheduleFold]:
+    state = ScheduleState(stream_id=stream_id, tenant_id=TENANT)
+    context = Context(now=NOON, new_id=Ids(), actor="dispatcher")
+    return StreamWriter(schedule_fold(state), context, stream_id)
+
+
+def test_a_signal_is_known_by_its_firing_and_leads_to_it(record: Record) -> None:
+    """§OUT-66"""
+    record.schedule()
+    record.fire()
+    fired = record.events[-1]
+    assert source_id(fired) == f"{NIGHTLY}:2:{fired.id}"
+    assert firing_place(source_id(fired)) == (NIGHTLY, 2)
+    assert firing_place("mail-7") is firing_place("a:b:c") is firing_place("a:²") is None
 
 
 def test_it_is_scheduled_fires_and_is_done(record: Record) -> None:
@@ -266,17 +291,32 @@ def test_it_is_appended_as_it_is_committed(record: Record) -> None:
     assert state == record.state == fold_stream(new_state("SCHEDULE", NIGHTLY, TENANT), record.events)
 
 
-def test_it_is_proven_and_carried_by_itself_and_never_removed(record: Record) -> None:
-    """§ORD-39, §STO-56"""
+def test_it_is_proven_and_carried_by_itself(record: Record) -> None:
+    """§ORD-39"""
     record.schedule()
     record.cancel()
     (carried,) = unpack(pack([record.stream]))
     assert import_commit([carried]).writes[0].rows == all_rows(record.state)
     assert verify_stream(record.stream, all_rows(record.state)) == []
     assert verify_causes([record.stream]) == []
-    assert unfinished([record.stream]) == f"schedule {NIGHTLY} outlives the runs that write to it"
     spoilt = replace(record.events[1], causation_id=record.events[1].id)
     assert verify_events(replace(record.stream, events=(record.events[0], spoilt)))
+
+
+def test_it_is_kept_as_long_as_it_is_active_and_as_a_run_after_that(record: Record) -> None:
+    """§STO-56"""
+    never = NOON - 1000 * HOUR
+    record.schedule(cron=None, run_at=NOON)
+    assert objection([record.stream], Resting(ended_before=record.now, received_before=never))
+    record.cancel()
+    assert unfinished([record.stream]) is None
+    rested = Resting(ended_before=record.stream.head.last_at, received_before=never)
+    assert objection([record.stream], rested) is None
+    assert objection([record.stream], Resting(ended_before=never, received_before=record.now))
+    record.schedule()
+    assert unfinished([record.stream]) == f"schedule {NIGHTLY} is active"
+    (stone,) = bury([record.stream], archive="a", bundle="b", bundle_sha256="0" * 64, now=record.now)
+    assert (stone.kind, stone.correlation_id, stone.source_id) == ("SCHEDULE", NIGHTLY, None)
 
 
 def test_a_state_without_its_history_goes_on_as_one_with_it(record: Record) -> None:
@@ -318,21 +358,8 @@ def _case(channel: str, cause: str | None) -> tuple[Stream, ...]:
         commands.CreateRun(plan_id="report", run_type="SCHEDULED_TASK"),
         context=context,
     )
-    return tuple(
-        Stream(
-            head=StreamHead(
-                stream_id=write.stream_id,
-                tenant_id=TENANT,
-                kind=write.kind,
-                last_seq=write.last_seq,
-                head=write.head,
-                last_at=write.last_at,
-                fence=0,
-            ),
-            events=write.events,
-        )
-        for write in decision.commit.writes
-    )
+    signal, run = decision.commit.writes
+    return handed_over(decision.case.signal, signal.events), handed_over(decision.case.run, run.events)
 
 
 def test_the_cause_of_a_scheduled_signal_lies_elsewhere(record: Record) -> None:

@@ -56,17 +56,17 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(
-    ("machine", "here", "there"), PAIRS, ids=[f"{m.entity}:{here}>{there}" for m, here, there in PAIRS]
+    ("machine", "here", "there"), PAIRS, ids=[f"{m.aggregate}:{here}>{there}" for m, here, there in PAIRS]
 )
 def test_every_pair_of_states(machine: Machine, here: str, there: str) -> None:
     """§TRN-31, §TRN-35: what is not an arrow is refused, with everything one needs to know."""
-    if f"{here}>{there}" in MOVES[machine.entity]:
+    if f"{here}>{there}" in MOVES[machine.aggregate]:
         machine.check("the-id", here, there)
         return
     with pytest.raises(StateTransitionError) as refused:
         machine.check("the-id", here, there)
     error = refused.value
-    assert (error.entity, error.entity_id) == (machine.entity, "the-id")
+    assert (error.aggregate, error.aggregate_id) == (machine.aggregate, "the-id")
     assert (error.from_state, error.to_state) == (here, there)
 
 
@@ -79,7 +79,7 @@ def test_every_pair_of_states(machine: Machine, here: str, there: str) -> None:
         (EFFECT, "PENDING", {"COMPLETED", "CANCELLED"}),
         (TOOL_CALL, "PENDING", {"COMPLETED", "FAILED"}),
     ],
-    ids=lambda value: value.entity if isinstance(value, Machine) else None,
+    ids=lambda value: value.aggregate if isinstance(value, Machine) else None,
 )
 def test_where_it_begins_and_where_it_ends(machine: Machine, initial: str, terminal: set[str]) -> None:
     """§TRN-3; a dead letter and an unknown outcome wait for a person (§TRN-8)."""
@@ -103,14 +103,14 @@ def test_where_it_begins_and_where_it_ends(machine: Machine, initial: str, termi
         (TOOL_CALL, "PENDING", {"COMPLETED", "FAILED"}),
         (SCHEDULE, "DONE", set(SCHEDULE.states)),
     ],
-    ids=lambda value: value.entity if isinstance(value, Machine) else None,
+    ids=lambda value: value.aggregate if isinstance(value, Machine) else None,
 )
 def test_what_one_commit_can_lead_to(machine: Machine, state: str, reachable: set[str]) -> None:
     """§TRN-33: a commit may pass several states, so the database allows the closure."""
     assert machine.reachable(state) == reachable
 
 
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.entity)
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.aggregate)
 def test_the_closure_is_closed(machine: Machine) -> None:
     for state in machine.states:
         assert machine.table[state] <= machine.reachable(state)

@@ -13,27 +13,17 @@ from runstone.core.events import Event
 from runstone.core.rows import Row, all_rows
 from runstone.core.run import QueueEntry, Run
 from runstone.core.step import Step
-from runstone.core.stream import Stream, StreamHead
+from runstone.core.stream import Stream
 from runstone.core.verify import Finding, verify_causes, verify_events, verify_stream
-from tests.unit.core.build import Story, an_id, raw
+from tests.unit.core.build import Story, an_id, handed_over, raw
 from tests.unit.core.stories import STORIES
 
 
 def stream_of(story: Story, kind: str = "RUN") -> Stream:
-    """One of the story's streams, as a store would hand it over."""
-    events = story.run_events if kind == "RUN" else story.signal_events
-    state = story.case.run if kind == "RUN" else story.case.signal
-    assert state.last_at is not None
-    head = StreamHead(
-        stream_id=state.stream_id,
-        tenant_id=state.tenant_id,
-        kind="RUN" if kind == "RUN" else "SIGNAL",
-        last_seq=state.last_seq,
-        head=state.head,
-        last_at=state.last_at,
-        fence=0,
-    )
-    return Stream(head=head, events=tuple(events))
+    """One of the story's streams."""
+    if kind == "RUN":
+        return handed_over(story.case.run, story.run_events)
+    return handed_over(story.case.signal, story.signal_events)
 
 
 def chained(stream: Stream, events: Sequence[Event]) -> Stream:

@@ -12,29 +12,45 @@ import msgspec
 import pytest
 
 import runstone as rs
+from runstone.audit.verify import verify_all
+from runstone.core.bundle import import_commit, pack, unpack
 from runstone.core.commit import Commit
 from runstone.core.events import Event
 from runstone.core.keys import schedule_stream
 from runstone.core.schedule import CHANNEL, Schedule
+from runstone.core.state import ScheduleState
 from runstone.core.verify import verify_causes, verify_stream
 from runstone.engine.tasks import HandlerTasks
-from runstone.errors import CommandRefused, NotFound, OutcomeUnknown, StoreBusy, StoreCorrupt, StoreFull
+from runstone.errors import (
+    CommandRefused,
+    NotFound,
+    OutcomeUnknown,
+    StaleSequence,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+)
 from runstone.ingest import scheduler as module
 from runstone.ingest.scheduler import Scheduler
 from runstone.ingest.schedules import cancel_schedule
 from runstone.ports.bell import Bell
 from runstone.testing.clock import VirtualClock
 from runstone.testing.conformance.scene import Scene
-from runstone.testing.conformance.schedules import put
+from runstone.testing.conformance.schedules import put, scheduled
 from runstone.testing.conformance.walks import FAULTS, walk_faults
 from runstone.testing.memory import MemoryData, MemoryStore
 
 app = rs.App("desk", version="2")
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+MARCH = datetime.fromisoformat("2024-03-01T00:00Z")
 
 
 @app.on()
 async def nightly(run: rs.Run, what: dict[str, Any] | None = None) -> None: ...
+
+
+@app.on()
+async def weekly(run: rs.Run, what: dict[str, Any] | None = None) -> None: ...
 
 
 class Desk:
@@ -53,10 +69,12 @@ class Desk:
     def clock(self) -> VirtualClock:
         return self.scene.clock
 
-    def scheduler(self, name: str = "s1", *, store: Any = None, poll: float = 1.0) -> Scheduler:
+    def scheduler(
+        self, name: str = "s1", *, store: Any = None, poll: float = 1.0, version: str = app.version
+    ) -> Scheduler:
         bell = Bell()
         bell.listen(self.rung.append)
-        return schedule_on(self.scene, store or self.scene.store, name, bell, poll)
+        return schedule_on(self.scene, store or self.scene.store, name, bell, poll, version)
 
     async def put(self, at: datetime | None = None, **given: Any) -> Schedule:
         state = await put(self.scene, at or self.clock.now(), **{"task": "nightly", **given})
@@ -76,16 +94,22 @@ class Desk:
 
 
 def schedule_on(
-    scene: Scene, store: Any, name: str = "s1", bell: Bell | None = None, poll: float = 1.0
+    scene: Scene,
+    store: Any,
+    name: str = "s1",
+    bell: Bell | None = None,
+    poll: float = 1.0,
+    version: str = app.version,
 ) -> Scheduler:
     return Scheduler(
         store,
-        HandlerTasks(app.handlers, app.version),
+        HandlerTasks(app.handlers, version),
         worker_id=name,
         clock=scene.clock,
         new_id=scene.new_id,
         bell=bell or Bell(),
         jitter=lambda: 0.5,
+        version=version,
         poll=poll,
     )
 
@@ -140,7 +164,8 @@ async def test_a_time_that_has_come_is_one_commit_with_its_signal_and_its_run(de
     run = await desk.scene.store.get_run(desk.scene.tenant_id, row.last_run_id or "")
     assert run is not None
     assert (run.plan_id, run.run_type, run.orchestrator_version) == ("nightly", "SCHEDULED_TASK", "2")
-    signal = await desk.scene.store.find_signal(desk.scene.tenant_id, CHANNEL, f"{one.id}:1")
+    scheduled, fired = desk.data.streams[one.id].events
+    signal = await desk.scene.store.find_signal(desk.scene.tenant_id, CHANNEL, f"{one.id}:2:{fired.id}")
     assert signal is not None
     assert (signal.id, signal.signal_type, signal.received_at) == (run.signal_id, "SCHEDULED_TASK", due_at)
     stream = desk.data.streams[signal.id]
@@ -150,7 +175,6 @@ async def test_a_time_that_has_come_is_one_commit_with_its_signal_and_its_run(de
         "scheduled_for": due_at.isoformat().replace("+00:00", "Z"),
         "arguments": {"text": "x" * 3000},
     }
-    scheduled, fired = desk.data.streams[one.id].events
     assert fired.causation_id == scheduled.id
     assert fired.correlation_id == one.id != signal.correlation_id
     assert {(e.trace_id, e.span_id) for e in (fired, *stream.events)} == {(fired.trace_id, fired.span_id)}
@@ -231,6 +255,167 @@ async def test_of_many_who_look_at_once_one_fires(desk: Desk) -> None:
         await asyncio.gather(*(scheduler.run_once() for scheduler in schedulers))
         assert await prove(desk.scene) == 5 * round_
         desk.clock.advance(60)
+
+
+async def test_a_run_from_another_store_is_in_nobodys_way(desk: Desk) -> None:
+    """§OUT-66: its schedule has the same name there, and may have fired as often or more often."""
+    other = Desk()
+    other.scene.tenant_id = desk.scene.tenant_id
+    for one in (desk, other):
+        await one.put(one.clock.now(), cron="* * * * *")
+    for _ in range(3):
+        await other.scheduler().run_once()
+        other.clock.advance(60)
+    for told in other.fired():
+        run = await other.scene.store.get_run(other.scene.tenant_id, told["run_id"])
+        assert run is not None
+        streams = await other.scene.store.correlation(other.scene.tenant_id, run.correlation_id)
+        await desk.scene.store.commit(import_commit(unpack(pack(streams))))
+    for _ in range(4):
+        await desk.scheduler().run_once()
+        desk.clock.advance(60)
+    assert [one["fired"] for one in desk.fired()] == [1, 2, 3, 4]
+    assert len(await desk.scene.store.list_runs(desk.scene.tenant_id)) == 7
+    parts = [part async for part in verify_all(desk.scene.store)]
+    assert [finding for part in parts for finding in part.findings] == []
+
+
+class TestRivals:
+    """Many who look at the same schedules: who loses gives way (§OUT-77)."""
+
+    async def lost(self, desk: Desk, minutes: int = 10) -> int:
+        """How many commits are refused to eight schedulers over five schedules."""
+        counted = Counting(desk.data, clock=desk.clock)
+        desk.clock.set(MARCH)
+        for number in range(5):
+            await desk.put(name=f"n{number}", cron="* * * * *")
+        schedulers = [desk.scheduler(f"s{number}", store=counted) for number in range(8)]
+        for minute in range(1, minutes + 1):
+            await asyncio.gather(*(scheduler.run_once() for scheduler in schedulers))
+            assert await prove(desk.scene) == 5 * minute
+            desk.clock.advance(60)
+        return counted.lost
+
+    async def test_who_loses_leaves_the_task_to_who_won(self, desk: Desk) -> None:
+        assert await self.lost(desk) == 7
+
+    async def test_without_that_all_would_lose_each_time(
+        self, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def insist(self: Scheduler, lost: Schedule) -> None: ...
+
+        monkeypatch.setattr(Scheduler, "_give_way", insist)
+        assert await self.lost(desk) == 7 * 5 * 10
+
+    async def test_what_was_missed_is_left_to_who_has_begun_with_it(self, desk: Desk) -> None:
+        """After a while in which nobody looked, all begin at once."""
+        counted = Counting(desk.data, clock=desk.clock)
+        for number in range(20):
+            await desk.put(name=f"n{number}", cron=None)
+        desk.clock.advance(DAY)
+        await asyncio.gather(*(desk.scheduler(f"s{number}", store=counted).run_once() for number in range(8)))
+        assert await prove(desk.scene) == 20
+        assert counted.lost == 7
+
+    async def beaten(self, desk: Desk, poll: float = 1.0) -> Scheduler:
+        """One that has lost to another."""
+        desk.clock.set(MARCH)
+        await desk.put(cron="* * * * *")
+        store = Beaten(desk.data, desk.scheduler("winner"), clock=desk.clock)
+        loser = desk.scheduler("loser", store=store, poll=poll)
+        await loser.run_once()
+        assert len(desk.fired()) == 1
+        return loser
+
+    async def test_what_is_overdue_by_a_look_is_not_left_any_longer(self, desk: Desk) -> None:
+        loser = await self.beaten(desk, poll=40.0)
+        desk.clock.advance(50)
+        assert await loser.run_once() == 10.0
+        desk.clock.advance(10)
+        assert await loser.run_once() == 40.0, "as soon as it is overdue by a look"
+        assert len(desk.fired()) == 1
+        desk.clock.advance(40)
+        await loser.run_once()
+        assert len(desk.fired()) == 2
+        desk.clock.advance(20)
+        await loser.run_once()
+        assert len(desk.fired()) == 3, "there was nobody else: it waits no more"
+        assert await prove(desk.scene) == 3
+
+    async def test_a_clock_that_was_set_back_has_nobody_wait_for_it(self, desk: Desk) -> None:
+        loser = await self.beaten(desk)
+        desk.clock.advance(-HOUR)
+        await desk.put(name="other", cron=None)
+        await loser.run_once()
+        assert len(desk.fired("other")) == 1
+
+    async def test_other_tasks_are_not_left(self, desk: Desk) -> None:
+        loser = await self.beaten(desk)
+        await desk.put(name="other", task="weekly", cron=None)
+        desk.clock.advance(60)
+        await loser.run_once()
+        assert [len(desk.fired()), len(desk.fired("other"))] == [1, 1]
+
+    async def test_one_that_was_replaced_has_nobody_to_give_way_to(self, desk: Desk) -> None:
+        class Replaced(MemoryStore):
+            async def commit(self, commit: Commit) -> Any:
+                if not desk.fired() and (await desk.row()).version == 1:
+                    state = desk.data.streams[one.id].state()
+                    assert isinstance(state, ScheduleState)
+                    again, _ = scheduled(desk.scene, state, desk.clock.now(), task="nightly")
+                    await desk.scene.store.commit(again)
+                return await super().commit(commit)
+
+        one = await desk.put(cron=None)
+        scheduler = desk.scheduler(store=Replaced(desk.data, clock=desk.clock))
+        await scheduler.run_once()
+        assert desk.fired() == []
+        await scheduler.run_once()
+        assert len(desk.fired()) == 1
+
+
+class Counting(MemoryStore):
+    """Counts the commits that come too late."""
+
+    lost = 0
+
+    async def commit(self, commit: Commit) -> Any:
+        try:
+            return await super().commit(commit)
+        except StaleSequence:
+            self.lost += 1
+            raise
+
+
+class Beaten(MemoryStore):
+    """Another is always faster, the first time."""
+
+    def __init__(self, data: MemoryData, winner: Scheduler, **given: Any) -> None:
+        super().__init__(data, **given)
+        self.winner: Scheduler | None = winner
+
+    async def commit(self, commit: Commit) -> Any:
+        winner, self.winner = self.winner, None
+        if winner is not None:
+            await winner.run_once()
+        return await super().commit(commit)
+
+
+async def test_what_newer_code_asked_for_is_left_to_newer_code(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """§OUT-78: as its runs are; and told, not hidden."""
+    for name, version in (("same", "2"), ("older", "1.9"), ("unknown", ""), ("newer", "2.0.1")):
+        await desk.put(name=name, version=version, cron=None)
+    scheduler = desk.scheduler()
+    for _ in range(4):
+        await scheduler.run_once()
+        desk.clock.advance(1)
+    assert [len(desk.fired(name)) for name in ("same", "older", "unknown", "newer")] == [1, 1, 1, 0]
+    assert caplog.text.count("'newer' is left to others: version '2.0.1' asked for it") == 3
+    await desk.scheduler(version="10").run_once()
+    assert len(desk.fired("newer")) == 1
+    assert await prove(desk.scene) == 4
 
 
 async def test_pages_are_gone_through_to_their_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

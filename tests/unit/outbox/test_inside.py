@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 import runstone as rs
+from runstone.audit.bundles import export_bundle, import_bundle, read_bundle
+from runstone.audit.verify import verify_all
 from runstone.core import codec, commands
 from runstone.core.commit import Commit, StreamWriter
 from runstone.core.decide import Case
@@ -22,7 +24,7 @@ from runstone.core.events import StreamKind
 from runstone.core.keys import entity_stream
 from runstone.core.payloads import EntityUpdated, ErrorInfo
 from runstone.core.stream import Stream
-from runstone.errors import OutcomeUnknown
+from runstone.errors import DuplicateKey, OutcomeUnknown
 from runstone.outbox.alerts import Alerts
 from runstone.outbox.dispatcher import Dispatcher
 from runstone.outbox.executors.entities import EntityUpdates
@@ -303,8 +305,8 @@ class Refusing(EntityUpdates):
     def __init__(self, outcome: Outcome | Exception) -> None:
         self.outcome = outcome
 
-    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
-        return super().place(call)
+    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
+        return super().place(call, generation)
 
     def perform(self, call: EffectCall, stream: StreamWriter[Any], cause: str) -> Outcome:
         super().perform(call, stream, cause)
@@ -455,3 +457,119 @@ async def test_it_survives_a_fault_of_any_operation() -> None:
         assert len(await desk.prove()) == 2
 
     assert await walk_faults(open_store, scenario, check) > 10
+
+
+class Copies:
+    """A run as it was before its effect was done, beside what that has written (`import --unfinished`)."""
+
+    def __init__(self, old: Desk) -> None:
+        self.old = old
+        self.new = Desk()
+        self.new.scene.tenant_id = old.scene.tenant_id
+        self.new.scene.clock = old.scene.clock
+        self.new.scene.store = MemoryStore(self.new.data, clock=old.scene.clock)
+
+    async def carry(self, correlation_id: str) -> bytes:
+        return await export_bundle(self.old.scene.store, self.old.scene.tenant_id, correlation_id)
+
+    async def bring(self, *bundles: bytes) -> None:
+        for content in bundles:
+            assert await import_bundle(self.new.scene.store, read_bundle(content), unfinished=True)
+
+
+@pytest.mark.parametrize("later", [0, 3, 250])
+async def test_what_was_done_in_another_life_of_its_run_is_its_outcome(desk: Desk, later: int) -> None:
+    """§OUT-75: it is not done again, nor tried for ever, however much was written since."""
+    copies = Copies(desk)
+    before = (await desk.asked(change={"by": "it"}), await desk.asked(change={"by": "other"}))
+    runs = [await copies.carry(case.run.run.correlation_id) for case in before if case.run.run]
+    dispatcher = desk.dispatcher()
+    await turn(dispatcher)
+    for _ in range(later):
+        await desk.asked(change={"later": True})
+    while await turn(dispatcher):
+        pass
+    await copies.bring(*runs, await copies.carry(desk.stream()))
+    history = list(copies.new.data.streams[desk.stream()].events)
+    assert len(history) == 2 + later
+
+    dispatcher = copies.new.dispatcher("d2")
+    await turn(dispatcher)
+    assert copies.new.data.streams[desk.stream()].events == history
+    effects = await copies.new.effects()
+    assert [effect.status for effect in effects] == ["COMPLETED"] * 2
+    for effect in effects:
+        first = await desk.scene.store.get_effect(effect.tenant_id, effect.id)
+        assert first is not None
+        assert effect.execution_result == first.execution_result
+    assert not any([part.findings async for part in verify_all(copies.new.scene.store)])
+
+    await copies.new.asked(change={"by": "the next"})
+    await turn(dispatcher)
+    entity = await copies.new.entity()
+    assert entity is not None
+    assert entity.version == 3 + later
+
+
+async def test_what_was_done_in_another_life_survives_a_fault_of_any_operation() -> None:
+    """Its record too is one commit: it stands there once, whoever dies, and whatever answer is lost."""
+    old = Desk()
+    case = await old.asked()
+    assert case.run.run is not None
+    copies = Copies(old)
+    run = await copies.carry(case.run.run.correlation_id)
+    await turn(old.dispatcher())
+    bundles = (run, await copies.carry(old.stream()))
+    desks: list[Desk] = []
+
+    async def open_store(clock: Any) -> MemoryStore:
+        if not desks or desks[-1].scene.clock is not clock:
+            copies = Copies(old)
+            await copies.bring(*bundles)
+            desks.append(copies.new)
+            desks[-1].scene.clock = clock
+            clock.advance(max(timedelta(0), old.scene.clock.now() - clock.now()))
+        return MemoryStore(desks[-1].data, clock=clock)
+
+    async def scenario(scene: Scene) -> str:
+        for number in range(4):
+            async with dispatching(scene, number) as dispatcher:
+                try:
+                    await turn(dispatcher)
+                    await asyncio.sleep(0.06 if dispatcher._calls else 0)
+                    await turn(dispatcher)
+                except asyncio.CancelledError:
+                    pass
+            scene.clock.advance(LEASE * 2)
+        return case.run.stream_id
+
+    async def check(scene: Scene, run_id: str) -> None:
+        desk = desks[-1]
+        (effect,) = await desk.scene.store.list_effects(old.scene.tenant_id)
+        assert effect.status == "COMPLETED"
+        assert len(desk.data.streams[old.stream()].events) == 1
+        of_run = [event.event_type for event in desk.data.streams[run_id].events]
+        assert of_run.count("EFFECT_COMPLETED") == 1
+
+    assert await walk_faults(open_store, scenario, check) > 10
+
+
+class Racing(MemoryStore):
+    """The first commit of an entity lands, and what is heard of it is that it is a duplicate."""
+
+    async def commit(self, commit: Commit) -> Any:
+        done = await super().commit(commit)
+        if commit.writes[0].kind == "ENTITY" and not done.repeated:
+            raise DuplicateKey("event key")
+        return done
+
+
+async def test_its_own_outcome_is_not_taken_for_that_of_another_life(desk: Desk) -> None:
+    """§OUT-75: the run is read after the stream, and has the outcome by then."""
+    case = await desk.asked()
+    await turn(desk.dispatcher(store=Racing(desk.data, clock=desk.scene.clock)))
+    assert await desk.statuses() == ["COMPLETED"]
+    assert len(await desk.prove()) == 1
+    types = [event.event_type for event in desk.data.streams[case.run.stream_id].events]
+    assert types.count("EFFECT_COMPLETED") == 1
+    assert "EFFECT_LATE_OUTCOME" not in types

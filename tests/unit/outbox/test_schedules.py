@@ -11,10 +11,14 @@ import msgspec
 import pytest
 
 import runstone as rs
+from runstone.core import commands
 from runstone.core.effect import Effect
 from runstone.core.keys import schedule_stream
 from runstone.core.payloads import ErrorInfo
 from runstone.core.schedule import Schedule
+from runstone.core.tombstone import bury
+from runstone.errors import NotFound
+from runstone.ingest.schedules import cancel_schedule, read_schedule, read_schedules
 from runstone.outbox.builtin import inner_services
 from runstone.outbox.dispatcher import Dispatcher
 from runstone.ports.bell import Bell
@@ -108,6 +112,90 @@ async def test_the_same_name_again_replaces_it_and_no_name_is_a_name_of_its_own(
     names = {schedule.name for schedule in await scene.store.list_schedules(scene.tenant_id)}
     assert len(names) == 3
     assert names - {"report"} < keys
+
+
+async def archive(scene: Scene, stream_id: str) -> None:
+    streams = await scene.store.correlation(scene.tenant_id, stream_id)
+    stones = bury(streams, archive="a", bundle="b", bundle_sha256="0" * 64, now=scene.clock.now())
+    assert await scene.store.forget(stones)
+
+
+async def take_back(scene: Scene) -> str:
+    """Cancels it; the stream that it had."""
+    found = await read_schedule(scene.store, scene.tenant_id, "report")
+    assert found is not None
+    await cancel_schedule(scene.store, scene.tenant_id, "report", "", context=scene.context())
+    return found.stream_id
+
+
+async def test_the_name_of_one_that_was_archived_can_be_scheduled_again(scene: Scene) -> None:
+    """§STO-57: as often as one likes."""
+    streams = []
+    for _ in range(3):
+        assert await read_schedule(scene.store, scene.tenant_id, "report") is None
+        with pytest.raises(NotFound):
+            await cancel_schedule(scene.store, scene.tenant_id, "report", "", context=scene.context())
+        await ask(scene)
+        await dispatch(scene)
+        streams.append(await take_back(scene))
+        await archive(scene, streams[-1])
+    assert streams == [schedule_stream(scene.tenant_id, "report", generation) for generation in range(3)]
+    assert {effect.status for effect in await effects(scene)} == {"COMPLETED"}
+
+
+async def test_one_that_is_archived_while_somebody_knows_it_is_scheduled_again(scene: Scene) -> None:
+    """§STO-57, §OUT-57: who has it in mind finds that it is gone, and that another has its place."""
+    services = {service.effect_type: service for service in inner_services()}
+    dispatcher = Dispatcher(
+        scene.store,
+        services,
+        worker_id="d1",
+        clock=scene.clock,
+        new_id=scene.new_id,
+        bell=Bell(),
+        lease=LEASE,
+        jitter=lambda: 1.0,
+    )
+    for generation in range(2):
+        await ask(scene)
+        await dispatcher.run_once()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        found = await read_schedule(scene.store, scene.tenant_id, "report")
+        assert found is not None
+        assert (found.stream_id, found.version) == (schedule_stream(scene.tenant_id, "report", generation), 1)
+        await archive(scene, await take_back(scene))
+    await dispatcher.drain(timedelta(0))
+
+
+async def test_one_that_is_archived_while_it_is_read_is_not_there(scene: Scene) -> None:
+    class Archived(MemoryStore):
+        async def fetch(self, tenant_id: str, stream_id: str, **named: Any) -> Any:
+            await archive(scene, stream_id)
+            return await super().fetch(tenant_id, stream_id, **named)
+
+    await ask(scene)
+    await dispatch(scene)
+    await take_back(scene)
+    assert isinstance(scene.store, MemoryStore)
+    store = Archived(scene.store.data, clock=scene.clock)
+    assert await read_schedules(store, scene.tenant_id) == []
+
+
+async def test_it_says_whose_code_asked(scene: Scene) -> None:
+    """§OUT-78"""
+    case = await scene.running(orchestrator_version="2.7")
+    spec = rs.ScheduleTask(task="nightly", name="report", cron="0 * * * *")
+    await scene.carry(
+        case,
+        commands.StartStep(step_key="send", step_type="EFFECT_REQUEST"),
+        commands.RequestEffect(step_key="send", effect_type=TYPE, spec=spec.checked()),
+    )
+    await dispatch(scene)
+    found = await row(scene)
+    assert found is not None
+    (event,) = await scene.store.fetch(scene.tenant_id, found.id)
+    assert msgspec.json.decode(event.event_data)["orchestrator_version"] == "2.7"
 
 
 async def test_what_has_fired_often_is_replaced_without_reading_that(scene: Scene) -> None:

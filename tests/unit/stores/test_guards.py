@@ -21,8 +21,8 @@ def test_the_migration_is_what_the_core_says_today(backend: str, guards: str) ->
 
 def test_every_machine_guards_a_table() -> None:
     """Unless every state of it leads to every other, in which case there is nothing to refuse."""
-    closed = {m.entity for m in MACHINES if any(m.reachable(state) != set(m.states) for state in m.states)}
-    assert {machine.entity for machine in GUARDED.values()} == closed
+    closed = {m.aggregate for m in MACHINES if any(m.reachable(state) != set(m.states) for state in m.states)}
+    assert {machine.aggregate for machine in GUARDED.values()} == closed
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])

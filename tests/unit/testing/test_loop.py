@@ -37,6 +37,41 @@ async def test_calm_comes_before_time_moves() -> None:
     assert seen == ["soon"]
 
 
+@virtual_time
+async def test_timers_for_the_same_moment_fire_in_the_order_in_which_they_were_set() -> None:
+    loop = virtual_loop()
+    fired: list[int] = []
+    for number in range(50):
+        loop.call_at(5.0, fired.append, number)
+        loop.call_at(float(number % 4), lambda: None)
+    await asyncio.sleep(6)
+    assert fired == list(range(50))
+
+
+@virtual_time
+async def test_time_gets_to_the_very_moment_of_a_timer() -> None:
+    """Whoever sets a timer again that fired a little early must not do so for ever."""
+    loop = virtual_loop()
+    moments = [(0.1 + 0.7 * number) * (1 + 1e-15) for number in range(200)]
+    reached: list[float] = []
+    turns = 0
+
+    def look(moment: float) -> None:
+        nonlocal turns
+        turns += 1
+        if loop.time() < moment:
+            loop.call_at(moment, look, moment)
+        else:
+            reached.append(loop.time())
+
+    for moment in moments:
+        loop.call_at(moment, look, moment)
+        loop.call_at(moment - 1e-7, lambda: None)
+    await asyncio.sleep(200)
+    assert reached == moments
+    assert turns <= 2 * len(moments)
+
+
 def test_waiting_for_nothing_is_an_error() -> None:
     async def forever() -> None:
         await asyncio.Event().wait()

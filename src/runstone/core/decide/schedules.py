@@ -21,6 +21,8 @@ def schedule(
     run_id: str,
     effect_id: str,
     cause: str,
+    generation: int = 0,
+    orchestrator_version: str = "",
 ) -> Event:
     """Records it, in the place of what had its name. No stream takes the same effect twice (§OUT-56)."""
     return stream.record(
@@ -35,6 +37,8 @@ def schedule(
             next_at=next_at,
             run_id=run_id,
             effect_id=effect_id,
+            generation=generation,
+            orchestrator_version=orchestrator_version,
         ),
         cause=cause,
         occurrence=effect_id,

@@ -19,7 +19,7 @@ def scheduled(fold: ScheduleFold, event: Event, data: schedules.TaskScheduled) -
         raise CommandRefused(
             f"Schedule {fold.stream_id} has version {fold.version}: its next cannot be {data.version}"
         )
-    if schedule_stream(fold.tenant_id, data.name) != fold.stream_id:
+    if schedule_stream(fold.tenant_id, data.name, data.generation) != fold.stream_id:
         raise CommandRefused(f"Stream {fold.stream_id} is not that of the schedule {data.name!r}")
     before = fold.schedule
     if before is not None:

@@ -1,7 +1,7 @@
 """The mutable halves of the fold: what a stream's state is while events are taken in.
 
 A fold works on containers of its own, so that a long history costs no more per event than a
-short one, and the state it began with stays as it was. Reducers, one module per entity, do the
+short one, and the state it began with stays as it was. Reducers, one module per aggregate, do the
 rest.
 """
 
@@ -45,8 +45,8 @@ Reducer: TypeAlias = Callable[[Any, Event, Any], None]
 _T = TypeVar("_T")
 
 
-class Entities(dict[str, _T]):
-    """Entities by id, and which of them were set since the last mark."""
+class Rows(dict[str, _T]):
+    """Rows by id, and which of them were set since the last mark."""
 
     __slots__ = ("changed",)
 
@@ -54,9 +54,9 @@ class Entities(dict[str, _T]):
         dict.__init__(self, known)
         self.changed: dict[str, None] = {}
 
-    def __setitem__(self, entity_id: str, entity: _T) -> None:
-        dict.__setitem__(self, entity_id, entity)
-        self.changed[entity_id] = None
+    def __setitem__(self, row_id: str, row: _T) -> None:
+        dict.__setitem__(self, row_id, row)
+        self.changed[row_id] = None
 
 
 class StreamFold(ABC):
@@ -191,18 +191,18 @@ class RunFold(StreamFold):
     def __init__(self, state: RunState, reducers: Mapping[str, Reducer]) -> None:
         super().__init__(state, reducers)
         self.run = self._marked = state.run
-        self.steps = Entities(state.steps)
+        self.steps = Rows(state.steps)
         self.latest_steps = dict(state.latest_steps)
         self.open_steps = dict(state.open_steps)
         self.ends = dict(state.ends)
         self.due_attempts = dict(state.due_attempts)
         self.retry_times = dict(state.retry_times)
-        self.corrections = Entities(state.corrections)
-        self.effects = Entities(state.effects)
+        self.corrections = Rows(state.corrections)
+        self.effects = Rows(state.effects)
         self.effect_keys = dict(state.effect_keys)
         self.compensations = dict(state.compensations)
         self.compensating = state.compensating
-        self.tool_calls = Entities(state.tool_calls)
+        self.tool_calls = Rows(state.tool_calls)
         self.variables = dict(state.variables)
         self.variable_sets = state.variable_sets
         self.carry = state.carry
@@ -233,8 +233,8 @@ class RunFold(StreamFold):
     def mark(self) -> None:
         super().mark()
         self._marked = self.run
-        for entities in (self.steps, self.corrections, self.effects, self.tool_calls):
-            entities.changed.clear()
+        for rows in (self.steps, self.corrections, self.effects, self.tool_calls):
+            rows.changed.clear()
 
     def freeze(self) -> RunState:
         """The state so far; the fold has done its work then."""

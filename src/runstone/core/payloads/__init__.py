@@ -1,4 +1,4 @@
-"""The payloads: one typed, documented struct per type of event, one module per entity."""
+"""The payloads: one typed, documented struct per type of event, one module per aggregate."""
 
 from runstone.core.payloads.base import *  # noqa: F403
 from runstone.core.payloads.effects import *  # noqa: F403

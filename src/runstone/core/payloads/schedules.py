@@ -27,6 +27,10 @@ class TaskScheduled(Payload, frozen=True, kw_only=True):
     next_at: Annotated[Moment, Meta(description="When it is due first.")]
     run_id: Annotated[Id, Meta(description="The run that asked for it.")]
     effect_id: Annotated[Id, Meta(description="The effect that it is the outcome of.")]
+    generation: Annotated[int, Meta(ge=0, description="How often a schedule of its name was archived.")] = 0
+    orchestrator_version: Annotated[
+        str, Meta(description="The version of the app that asked: an older one does not fire it.")
+    ] = ""
 
 
 class TaskFired(Payload, frozen=True, kw_only=True):

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from runstone.core import codec
 from runstone.core.commit import StreamWriter
 from runstone.core.decide.entities import update
 from runstone.core.effect_specs import SorUpdate
-from runstone.core.events import StreamKind
+from runstone.core.events import Event, StreamKind
 from runstone.core.fold import EntityFold
 from runstone.core.keys import entity_stream
-from runstone.core.payloads import ErrorInfo
+from runstone.core.payloads import EntityUpdated, ErrorInfo
 from runstone.ports.executor import EffectCall, Failed, Outcome, Succeeded
+
+_read = codec.reader(EntityUpdated)
 
 
 class EntityUpdates:
     """Changes entities."""
 
-    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
+    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
         asked = _asked(call)
         return "ENTITY", entity_stream(call.tenant_id, asked.entity_type, asked.entity_id)
 
@@ -30,7 +33,14 @@ class EntityUpdates:
         )
         if isinstance(done, ErrorInfo):
             return Failed(done)
-        return Succeeded({"stream_id": done.stream_id, "version": stream.fold.version, "event_id": done.id})
+        return _done(done, stream.fold.version)
+
+    def recall(self, event: Event) -> Outcome:
+        return _done(event, _read(event.event_data).version)
+
+
+def _done(event: Event, version: int) -> Outcome:
+    return Succeeded({"stream_id": event.stream_id, "version": version, "event_id": event.id})
 
 
 def _asked(call: EffectCall) -> SorUpdate:

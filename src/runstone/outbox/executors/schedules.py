@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from itertools import count
+
+from runstone.core import codec
 from runstone.core.commit import StreamWriter
 from runstone.core.decide.schedules import schedule
 from runstone.core.effect_specs import ScheduleTask
-from runstone.core.events import StreamKind
+from runstone.core.events import Event, StreamKind
 from runstone.core.fold import ScheduleFold
 from runstone.core.keys import schedule_stream
+from runstone.core.payloads import TaskScheduled
 from runstone.ports.calendar import next_due
 from runstone.ports.executor import EffectCall, Outcome, Succeeded
+
+_read = codec.reader(TaskScheduled)
 
 
 class TaskSchedules:
     """Schedules tasks, of whatever app and version: whoever asked has them (§OUT-62)."""
 
-    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
-        return "SCHEDULE", schedule_stream(call.tenant_id, _name(call))
+    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
+        return "SCHEDULE", schedule_stream(call.tenant_id, _name(call), generation)
 
     def perform(self, call: EffectCall, stream: StreamWriter[ScheduleFold], cause: str) -> Outcome:
         asked = _asked(call)
@@ -31,16 +38,26 @@ class TaskSchedules:
             run_id=call.run_id,
             effect_id=call.effect_id,
             cause=cause,
+            generation=next(n for n in count() if self.place(call, n)[1] == stream.fold.stream_id),
+            orchestrator_version=call.orchestrator_version,
         )
-        return Succeeded(
-            {
-                "stream_id": done.stream_id,
-                "event_id": done.id,
-                "name": _name(call),
-                "version": stream.fold.version,
-                "next_at": due,
-            }
-        )
+        return _done(done, _name(call), stream.fold.version, due)
+
+    def recall(self, event: Event) -> Outcome:
+        said = _read(event.event_data)
+        return _done(event, said.name, said.version, said.next_at)
+
+
+def _done(event: Event, name: str, version: int, next_at: datetime) -> Outcome:
+    return Succeeded(
+        {
+            "stream_id": event.stream_id,
+            "event_id": event.id,
+            "name": name,
+            "version": version,
+            "next_at": next_at,
+        }
+    )
 
 
 def _name(call: EffectCall) -> str:

@@ -9,10 +9,10 @@ four or five tables, and a part that has nothing to do still costs the server as
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from runstone.core.chain import event_bytes
 from runstone.core.commit import Commit, StreamWrite
@@ -26,14 +26,13 @@ from runstone.core.signal import Signal
 from runstone.core.step import Step, StepCorrection
 from runstone.core.toolcall import ToolCall
 from runstone.errors import CommitRefused, DuplicateKey, StaleClaim, StaleFence, StaleSequence
-from runstone.stores.postgres.rows import ENTITIES, EVENTS, SCHEMA, Table
+from runstone.stores.postgres.rows import EVENTS, ROWS, SCHEMA, Table
 from runstone.stores.sql import statements
 
 _SQL: Final = statements("postgres")
 _LOGGED: Final = EVENTS.columns[:-2]
 """The columns of an event that its writer gives; the store gives the last two."""
-
-_Packer: TypeAlias = Callable[[Any], list[Any]]
+_logged: Final = EVENTS.packer(_LOGGED)
 
 
 class Part:
@@ -49,12 +48,12 @@ class Part:
         shape: str | None = None,
         order: str = "id",
     ) -> None:
-        table: Table[Any] = ENTITIES[struct]
+        table: Table[Any] = ROWS[struct]
         changing = CHANGING[struct]
         source = "excluded" if statement == "upsert_part" else "x"
         self.name = name
         self.shape = shape or f"batch_{name}"
-        self.pack: _Packer = table.packer(columns) if columns else table.pack
+        self.pack = table.packer(columns) if columns else table.pack
         self._template = (
             _SQL[statement]
             .replace("{part}", name)
@@ -214,10 +213,6 @@ class Batch:
             self._rows[_REQUEUED].append((place, *packed, lease is not None, owner, attempts))
         else:
             self._rows[_QUEUED].append((place, *PARTS[_QUEUED].pack(queue), owner, attempts))
-
-
-def _logged(event: Event) -> list[Any]:
-    return EVENTS.pack(event)[:-2]
 
 
 def _head(place: int, write: StreamWrite) -> tuple[Any, ...]:

@@ -128,3 +128,11 @@ async def release_effects(
     """Puts outbox entries back."""
     count: int = await connection.fetchval(_SQL["release_effects"], worker_id, list(effect_ids), until)
     return count
+
+
+async def release_stray_effects(
+    connection: Connection, worker_id: str, keeping: Sequence[str], since: datetime
+) -> int:
+    """Puts back what a worker has without its knowing."""
+    count: int = await connection.fetchval(_SQL["release_stray_effects"], worker_id, since, list(keeping))
+    return count

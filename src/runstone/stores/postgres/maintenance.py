@@ -14,7 +14,7 @@ from runstone.core.rows import STREAM_TABLES, TABLES, Row, row_id
 from runstone.core.run import QueueEntry
 from runstone.errors import StaleSequence
 from runstone.stores.postgres.connections import Connection
-from runstone.stores.postgres.rows import ENTITIES, STREAMS, Table
+from runstone.stores.postgres.rows import ROWS, STREAMS, Table
 from runstone.stores.sql import statements
 
 _SQL: Final = statements("postgres")
@@ -37,7 +37,7 @@ def _origin(name: str) -> str:
 
 def _delete_statement(struct: type[Row], name: str) -> str:
     statement = _SQL["delete_unwanted_of_stream" if struct in _LEASED else "delete_of_stream"]
-    table = ENTITIES[struct]
+    table = ROWS[struct]
     filled = statement.replace("{table}", table.name).replace("{belongs}", _belongs(name))
     return filled.replace("{key}", table.key)
 
@@ -55,13 +55,13 @@ def _replace_statement(table: Table[Any]) -> str:
 
 
 def _of_origin(statement: str, struct: type[Row], name: str) -> str:
-    table = ENTITIES[struct]
+    table = ROWS[struct]
     filled = _SQL[statement].replace("{table}", table.name).replace("{key}", table.key)
     return filled.replace("{origin}", _origin(name))
 
 
 _DELETE: Final = {struct: _delete_statement(struct, name) for struct, name in TABLES.items()}
-_REPLACE: Final = {struct: _replace_statement(ENTITIES[struct]) for struct in TABLES}
+_REPLACE: Final = {struct: _replace_statement(ROWS[struct]) for struct in TABLES}
 _STRAYS: Final = {struct: _of_origin("delete_strays", struct, name) for struct, name in TABLES.items()}
 _ORPHANS: Final = {struct: _of_origin("orphans", struct, name) for struct, name in TABLES.items()}
 _LOCK_HEAD: Final = _SQL["lock_head"].replace("{head_selected}", STREAMS.selected)
@@ -81,7 +81,7 @@ async def replace_rows(
             wanted = [row_id(row) for row in rows if type(row) is struct]
             await connection.execute(_DELETE[struct], stream_id, wanted)
         for struct in TABLES:
-            packed = [ENTITIES[struct].pack(row) for row in rows if type(row) is struct]
+            packed = [ROWS[struct].pack(row) for row in rows if type(row) is struct]
             await connection.executemany(_REPLACE[struct], packed)
         await connection.execute(_SQL["end_rebuild"])
 

@@ -23,21 +23,31 @@ from runstone.core.stream import Stream, StreamHead
 from runstone.core.transitions import EFFECT, RUN
 from runstone.ports.store import DueSchedule, EffectClaim, EffectGroup, Place
 from runstone.stores.postgres.connections import Connection
-from runstone.stores.postgres.rows import ENTITIES, EVENTS, STREAMS, Table
+from runstone.stores.postgres.rows import EVENTS, ROWS, STREAMS, Table
 from runstone.stores.sql import statements
 
 _SQL: Final = {
     name: statement.replace("{event_selected}", EVENTS.selected)
     .replace("{head_selected}", STREAMS.selected)
-    .replace("{run_selected}", ENTITIES[Run].selected)
-    .replace("{signal_selected}", ENTITIES[Signal].selected)
-    .replace("{effect_selected}", ENTITIES[Effect].selected)
-    .replace("{entity_selected}", ENTITIES[Entity].selected)
-    .replace("{schedule_selected}", ENTITIES[Schedule].selected)
+    .replace("{head_columns}", ", ".join(STREAMS.columns))
+    .replace(
+        "{head_once}",
+        ", ".join(f"CASE WHEN e.nth > 1 THEN NULL ELSE s.{column} END" for column in STREAMS.columns),
+    )
+    .replace("{run_selected}", ROWS[Run].selected)
+    .replace("{signal_selected}", ROWS[Signal].selected)
+    .replace("{effect_selected}", ROWS[Effect].selected)
+    .replace("{entity_selected}", ROWS[Entity].selected)
+    .replace("{schedule_selected}", ROWS[Schedule].selected)
     for name, statement in statements("postgres").items()
 }
 _ORDER: Final = {"steps": "step_index"}
 _HEAD: Final = len(STREAMS.columns)
+_head_behind_place: Final = STREAMS.unpacker(1)
+_event_behind_head: Final = EVENTS.unpacker(_HEAD)
+_event_behind_both: Final = EVENTS.unpacker(_HEAD + 1)
+_schedule_behind_head: Final = ROWS[Schedule].unpacker(_HEAD)
+_effect_behind_claim: Final = ROWS[Effect].unpacker(3)
 
 
 @asynccontextmanager
@@ -63,10 +73,10 @@ def _of_stream_statement(table: Table[Any], name: str) -> str:
     )
 
 
-OF_STREAM: Final = {struct: _of_stream_statement(ENTITIES[struct], name) for struct, name in TABLES.items()}
+OF_STREAM: Final = {struct: _of_stream_statement(ROWS[struct], name) for struct, name in TABLES.items()}
 _ONE: Final = {
     struct: _SQL["one"].replace("{selected}", table.selected).replace("{table}", table.name)
-    for struct, table in ENTITIES.items()
+    for struct, table in ROWS.items()
 }
 
 
@@ -87,8 +97,8 @@ async def load(connection: Connection, tenant_id: str, stream_id: str, after_seq
     rows = await connection.fetch(_SQL["load"], stream_id, tenant_id, after_seq)
     if not rows:
         return None
-    events = [EVENTS.unpack(row[_HEAD:]) for row in map(tuple, rows) if row[_HEAD] is not None]
-    return Stream(head=STREAMS.unpack(tuple(rows[0])[:_HEAD]), events=tuple(events))
+    events = [_event_behind_head(row) for row in rows if row[_HEAD] is not None]
+    return Stream(head=STREAMS.unpack(rows[0]), events=tuple(events))
 
 
 async def load_many(connection: Connection, places: Sequence[Place]) -> list[Stream | None]:
@@ -97,13 +107,13 @@ async def load_many(connection: Connection, places: Sequence[Place]) -> list[Str
     rows = await connection.fetch(_SQL["load_many"], *map(list, asked)) if places else ()
     heads: dict[int, Any] = {}
     events: dict[int, list[Event]] = {}
-    for row in map(tuple, rows):
+    for row in rows:
         number = row[0] - 1
         if number not in heads:
-            heads[number] = STREAMS.unpack(row[1 : _HEAD + 1])
+            heads[number] = _head_behind_place(row)
             events[number] = []
         if row[_HEAD + 1] is not None:
-            events[number].append(EVENTS.unpack(row[_HEAD + 1 :]))
+            events[number].append(_event_behind_both(row))
     return [
         Stream(head=heads[number], events=tuple(events[number])) if number in heads else None
         for number in range(len(places))
@@ -117,20 +127,19 @@ async def keyed(
     row = await connection.fetchrow(_SQL["keyed"], stream_id, tenant_id, bytes.fromhex(idempotency_key))
     if row is None:
         return None, None
-    values = tuple(row)
-    found = values[_HEAD:]
-    event = (found[0], found[1], found[2].encode()) if found[0] is not None else None
-    return STREAMS.unpack(values[:_HEAD]), event
+    run_seq, event_id, event_data = tuple(row)[_HEAD:]
+    event = (run_seq, event_id, event_data.encode()) if run_seq is not None else None
+    return STREAMS.unpack(row), event
 
 
 async def one(connection: Connection, struct: type[Any], tenant_id: str, row_id: str) -> Any:
     found = await connection.fetchrow(_ONE[struct], row_id, tenant_id)
-    return ENTITIES[struct].unpack(found) if found else None
+    return ROWS[struct].unpack(found) if found else None
 
 
 async def _of_stream(connection: Connection, struct: type[Any], tenant_id: str, stream_id: str) -> list[Any]:
     rows = await connection.fetch(OF_STREAM[struct], stream_id, tenant_id)
-    return list(map(ENTITIES[struct].unpack, rows))
+    return list(map(ROWS[struct].unpack, rows))
 
 
 async def rows(connection: Connection, tenant_id: str, stream_id: str) -> list[Row]:
@@ -164,34 +173,34 @@ async def projection(connection: Connection, tenant_id: str, run_id: str) -> Run
 
 async def find_run(connection: Connection, tenant_id: str, key: str) -> Run | None:
     found = await connection.fetchrow(_SQL["run_by_key"], tenant_id, key)
-    return ENTITIES[Run].unpack(found) if found else None
+    return ROWS[Run].unpack(found) if found else None
 
 
 async def find_signal(
     connection: Connection, tenant_id: str, source_channel: str, source_id: str
 ) -> Signal | None:
     found = await connection.fetchrow(_SQL["signal_by_source"], tenant_id, source_channel, source_id)
-    return ENTITIES[Signal].unpack(found) if found else None
+    return ROWS[Signal].unpack(found) if found else None
 
 
 async def list_runs(connection: Connection, tenant_id: str, status: str | None, *filters: Any) -> list[Run]:
     statuses = [status] if status else RUN.states
     rows = await connection.fetch(_SQL["list_runs"], tenant_id, statuses, *filters)
-    return list(map(ENTITIES[Run].unpack, rows))
+    return list(map(ROWS[Run].unpack, rows))
 
 
 async def held_effects(connection: Connection, effect_ids: Sequence[str]) -> list[EffectClaim]:
     """Effects and the fences of their outbox entries."""
-    rows = map(tuple, await connection.fetch(_SQL["held_effects"], list(effect_ids)))
+    rows = await connection.fetch(_SQL["held_effects"], list(effect_ids))
     return [
-        EffectClaim(effect=ENTITIES[Effect].unpack(row[3:]), signal_id=row[2], fence=row[0], claims=row[1])
+        EffectClaim(effect=_effect_behind_claim(row), signal_id=row[2], fence=row[0], claims=row[1])
         for row in rows
     ]
 
 
 async def find_effect(connection: Connection, tenant_id: str, key: str) -> Effect | None:
     found = await connection.fetchrow(_SQL["effect_by_key"], tenant_id, key)
-    return ENTITIES[Effect].unpack(found) if found else None
+    return ROWS[Effect].unpack(found) if found else None
 
 
 async def list_effects(
@@ -199,7 +208,7 @@ async def list_effects(
 ) -> list[Effect]:
     statuses = [status] if status else EFFECT.states
     rows = await connection.fetch(_SQL["list_effects"], tenant_id, statuses, *filters)
-    return list(map(ENTITIES[Effect].unpack, rows))
+    return list(map(ROWS[Effect].unpack, rows))
 
 
 async def effect_groups(connection: Connection, tenant_id: str, status: str | None) -> list[EffectGroup]:
@@ -218,7 +227,7 @@ async def list_entities(
     limit: int,
 ) -> list[Entity]:
     rows = await connection.fetch(_SQL["list_entities"], tenant_id, entity_type, *(after or ("", "")), limit)
-    return list(map(ENTITIES[Entity].unpack, rows))
+    return list(map(ROWS[Entity].unpack, rows))
 
 
 async def list_schedules(
@@ -230,7 +239,7 @@ async def list_schedules(
     limit: int,
 ) -> list[Schedule]:
     rows = await connection.fetch(_SQL["list_schedules"], tenant_id, status, task, after or "", limit)
-    return list(map(ENTITIES[Schedule].unpack, rows))
+    return list(map(ROWS[Schedule].unpack, rows))
 
 
 async def due_schedules(
@@ -241,10 +250,7 @@ async def due_schedules(
     limit: int,
 ) -> list[DueSchedule]:
     rows = await connection.fetch(_SQL["due_schedules"], list(tasks), until, *(after or (None, None)), limit)
-    return [
-        DueSchedule(schedule=ENTITIES[Schedule].unpack(row[_HEAD:]), head=STREAMS.unpack(row[:_HEAD]))
-        for row in map(tuple, rows)
-    ]
+    return [DueSchedule(schedule=_schedule_behind_head(row), head=STREAMS.unpack(row)) for row in rows]
 
 
 async def heads(connection: Connection, tenant_id: str, correlation_id: str) -> list[StreamHead]:

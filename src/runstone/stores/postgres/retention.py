@@ -13,7 +13,7 @@ import msgspec
 
 from runstone.core.tombstone import Resting, Tombstone
 from runstone.errors import CommitRefused, StaleSequence
-from runstone.ports.retention import Expired
+from runstone.ports.retention import Expired, oldest
 from runstone.stores.postgres.connections import Connection
 from runstone.stores.postgres.rows import TOMBSTONES
 from runstone.stores.sql import statements
@@ -29,16 +29,10 @@ _SQL: Final = {
 async def expired(
     connection: Connection, resting: Resting, tenant_id: str | None, after: Expired | None, limit: int
 ) -> list[Expired]:
-    rows = await connection.fetch(
-        _SQL["expired"],
-        resting.ended_before,
-        resting.received_before,
-        tenant_id,
-        after.ingested_at if after else None,
-        after.signal_id if after else None,
-        limit,
-    )
-    return [Expired(**dict(zip(Expired.__struct_fields__, row, strict=True))) for row in rows]
+    page = (tenant_id, after.began_at if after else None, after.first_id if after else None, limit)
+    rows = await connection.fetch(_SQL["expired"], resting.ended_before, resting.received_before, *page)
+    rows += await connection.fetch(_SQL["expired_schedules"], resting.ended_before, *page)
+    return oldest([Expired(**dict(zip(Expired.__struct_fields__, row, strict=True))) for row in rows], limit)
 
 
 async def forget(connection: Connection, stones: Sequence[Tombstone]) -> bool:

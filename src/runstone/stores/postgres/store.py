@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
-from runstone.core.effect import Effect
-from runstone.core.events import Event, EventDraft
+from runstone.core.events import EventDraft
 from runstone.core.rows import Row
-from runstone.core.run import Run
 from runstone.core.signal import Signal
-from runstone.core.snapshot import RunSnapshot
-from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.core.stream import Stream
+from runstone.core.tombstone import Tombstone
 from runstone.errors import StoreClosed
 from runstone.ports.clock import Clock
+from runstone.ports.health import Problem, Vitals
 from runstone.ports.store import (
     Claim,
     Committed,
     EffectClaim,
-    EffectGroup,
     FeedItem,
     FeedPosition,
     Place,
 )
-from runstone.stores.lasting import LastingRows
 from runstone.stores.postgres import (
     checkpoints,
     feed,
@@ -48,8 +44,8 @@ from runstone.stores.postgres.connections import Connection, Opener, Pool, trans
 from runstone.stores.postgres.enlisted import Promises, Transaction
 from runstone.stores.postgres.faults import DRIVER, Kind, classify, pause, translate
 from runstone.stores.postgres.feed import FeedStatus
-from runstone.stores.postgres.upkeep import PostgresUpkeep
 from runstone.stores.postgres.writer import ATTEMPT_SECONDS, Writer
+from runstone.stores.queries import SqlQueries
 
 _T = TypeVar("_T")
 
@@ -79,11 +75,12 @@ _LONG: Final[frozenset[Callable[..., Any]]] = frozenset(
 """What may take as long as there is much; anything else that takes longer has lost its way to the server."""
 
 
-class PostgresStore(PostgresUpkeep, LastingRows):
+class PostgresStore(SqlQueries):
     """A store in one database. Open it with `PostgresStore.open`, close it with `close`."""
 
     contract_version = "2.0.0"
     _reads = reads
+    _retention = retention
 
     def __init__(self, opener: Opener, clock: Clock, patience: timedelta) -> None:
         self.where = opener.where
@@ -152,24 +149,10 @@ class PostgresStore(PostgresUpkeep, LastingRows):
     async def append(self, draft: EventDraft) -> AppendResult:
         return await self._appends.append(draft)
 
-    async def fetch(
-        self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
-    ) -> Sequence[Event]:
-        return await self._read(reads.fetch, tenant_id, stream_id, after_seq, limit)
-
-    async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
-        return await self._read(reads.snapshot, tenant_id, run_id)
-
-    async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
-        return await self._read(reads.projection, tenant_id, run_id)
-
     # Host
 
     def commit(self, commit: Commit) -> Awaitable[Committed]:
         return self._writer.commit(commit)
-
-    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
-        return await self._read(reads.load, tenant_id, stream_id, after_seq)
 
     async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
         return await self._read(reads.load_many, places)
@@ -218,6 +201,9 @@ class PostgresStore(PostgresUpkeep, LastingRows):
     ) -> int:
         return await self._change(leases.release_effects, worker_id, effect_ids, until)
 
+    async def release_stray_effects(self, worker_id: str, *, keeping: Sequence[str], since: datetime) -> int:
+        return await self._change(leases.release_stray_effects, worker_id, keeping, since)
+
     async def feed(
         self, after: FeedPosition | None = None, *, limit: int = FETCH_LIMIT
     ) -> Sequence[FeedItem]:
@@ -236,92 +222,26 @@ class PostgresStore(PostgresUpkeep, LastingRows):
     async def delete_checkpoints(self, *, run_id: str | None = None) -> int:
         return await self._change(checkpoints.delete, run_id, self.clock.now())
 
-    # Queries
-
-    async def get_run(self, tenant_id: str, run_id: str) -> Run | None:
-        found: Run | None = await self._read(reads.one, Run, tenant_id, run_id)
-        return found
-
-    async def get_signal(self, tenant_id: str, signal_id: str) -> Signal | None:
-        found: Signal | None = await self._read(reads.one, Signal, tenant_id, signal_id)
-        return found
-
-    async def find_run(self, tenant_id: str, key: str) -> Run | None:
-        return await self._read(reads.find_run, tenant_id, key)
-
-    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
-        return await self._read(reads.find_signal, tenant_id, source_channel, source_id)
-
-    async def list_runs(
-        self,
-        tenant_id: str,
-        *,
-        status: RunStatus | None = None,
-        handler: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Sequence[Run]:
-        return await self._read(reads.list_runs, tenant_id, status, handler, after, limit)
-
-    async def get_effect(self, tenant_id: str, effect_id: str) -> Effect | None:
-        found: Effect | None = await self._read(reads.one, Effect, tenant_id, effect_id)
-        return found
-
-    async def find_effect(self, tenant_id: str, key: str) -> Effect | None:
-        return await self._read(reads.find_effect, tenant_id, key)
-
-    async def list_effects(
-        self,
-        tenant_id: str,
-        *,
-        status: EffectStatus | None = None,
-        effect_type: str | None = None,
-        error_code: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Sequence[Effect]:
-        filters = (tenant_id, status, effect_type, error_code, after, limit)
-        return await self._read(reads.list_effects, *filters)
-
-    async def effect_groups(
-        self, tenant_id: str, *, status: EffectStatus | None = None
-    ) -> Sequence[EffectGroup]:
-        return await self._read(reads.effect_groups, tenant_id, status)
-
-    async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
-        return await self._read(reads.rows, tenant_id, stream_id)
-
-    async def examine(self, tenant_id: str, stream_id: str) -> tuple[Stream, Sequence[Row]] | None:
-        return await self._read(reads.examine, tenant_id, stream_id)
-
-    async def heads(self, tenant_id: str, correlation_id: str) -> Sequence[StreamHead]:
-        return await self._read(reads.heads, tenant_id, correlation_id)
-
-    async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
-        return await self._read(reads.correlation, tenant_id, correlation_id)
-
-    async def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
-        page: list[tuple[str, str]] = []
-        while page := await self._read(reads.next_correlations, page[-1] if page else None, tenant_id):
-            for found in page:
-                yield found
-
-    async def count_events(self, tenant_id: str | None = None) -> int:
-        return await self._read(reads.count_events, tenant_id)
-
-    async def count_runs(self, tenant_id: str | None = None) -> dict[str, int]:
-        return await self._read(reads.count_runs, tenant_id)
+    # Maintenance
 
     async def self_check(self) -> Sequence[str]:
         return await self._read(maintenance.problems)
-
-    # Rebuilds
 
     async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
         await self._change(maintenance.replace_rows, tenant_id, stream_id, last_seq, rows)
 
     async def delete_strays(self) -> int:
         return await self._change(maintenance.delete_strays)
+
+    async def forget(self, tombstones: Sequence[Tombstone]) -> bool:
+        """Asked twice, it finds its own tombstones: a lost answer is no doubt."""
+        return await self._read(retention.forget, tombstones)
+
+    async def vitals(self) -> Vitals:
+        return await self._read(health.vitals, self.clock.now())
+
+    async def symptoms(self) -> Sequence[Problem]:
+        return await self._read(health.problems)
 
     # In a transaction of the caller's
 
@@ -331,7 +251,7 @@ class PostgresStore(PostgresUpkeep, LastingRows):
 
     # Connections
 
-    async def _read(self, query: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:
+    async def _read(self, query: Callable[..., Awaitable[_T]], *arguments: Any) -> _T:  # type: ignore[override]
         """Asks what can be asked twice, until there is an answer or patience is at an end."""
         return await self._ask(query, arguments, twice=True)
 

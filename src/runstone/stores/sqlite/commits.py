@@ -4,6 +4,9 @@ All of it runs on the writer's connection, inside a transaction that the writer 
 case is a handful of statements a batch, whatever its size: one reads the heads, one per table
 writes the winners' rows. Each statement runs without Python's lock, so fewer statements also mean
 fewer fights over it with the event loop.
+
+A file has one writer at a time, of all processes. So a batch is made ready before its transaction begins,
+on the guess that all of it wins: what is done inside of a transaction, everybody waits for.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ from runstone.ports.store import Committed
 from runstone.stores.sql import statements
 from runstone.stores.sqlite import reads
 from runstone.stores.sqlite.faults import translate
-from runstone.stores.sqlite.rows import ENTITIES, EVENTS, STREAMS, chunks, to_micros
+from runstone.stores.sqlite.rows import EVENTS, ROWS, STREAMS, chunks, to_micros
 
 Outcome: TypeAlias = Committed | StoreError
+_Statement: TypeAlias = tuple[str, Any]
+"""Its text, and what is bound."""
 
 _SQL: Final = statements("sqlite")
 _SEQUENCE: Final = EVENTS.columns.index("sequence_number")
@@ -54,7 +59,38 @@ class Packed:
 
     def _add(self, row: Row) -> None:
         struct = type(row)
-        self.rows.setdefault(struct, []).append(ENTITIES[struct].pack(row))
+        self.rows.setdefault(struct, []).append(ROWS[struct].pack(row))
+
+
+class Batch:
+    """Commits, and the statements that write the rows of all of them."""
+
+    def __init__(self, commits: Sequence[Packed]) -> None:
+        self.commits = commits
+        writes = [write for packed in commits for write in packed.commit.writes]
+        self.stream_ids = json.dumps([write.stream_id for write in writes])
+        self.held = [hold.effect_id for write in writes for hold in write.holds]
+        self._events = _statements(EVENTS.insert, [row for packed in commits for row in packed.events])
+        self._statements = _statements(STREAMS.write, [row for packed in commits for row in packed.heads])
+        self._statements += self._events
+        for struct, table in ROWS.items():
+            rows = [row for packed in commits if struct in packed.rows for row in packed.rows[struct]]
+            self._statements += _statements(table.write, rows)
+        ended = [hold.effect_id for write in writes for hold in write.holds if hold.release]
+        for name, parameter, values in (
+            ("dequeue", "run_ids", dequeued(writes)),
+            ("set_leases", "leases", leases(writes)),
+            ("end_holds", "effect_ids", ended),
+        ):
+            if values:
+                self._statements.append((_SQL[name], {parameter: json.dumps(values)}))
+
+    def write(self, connection: sqlite3.Connection, now: int) -> None:
+        """Writes it all, whether it fits or not."""
+        for _, values in self._events:
+            values[_PERSISTED :: len(EVENTS.columns)] = [now] * (len(values) // len(EVENTS.columns))
+        for statement, bound in self._statements:
+            connection.execute(statement, bound)
 
 
 class _Head:
@@ -66,15 +102,15 @@ class _Head:
         self.fence = fence
 
 
-def apply(connection: sqlite3.Connection, batch: Sequence[Packed], now: int, path: str) -> list[Outcome]:
+def apply(connection: sqlite3.Connection, commits: Sequence[Packed], now: int, path: str) -> list[Outcome]:
     """Writes the commits that fit, each by itself; the outcome of each, in their order."""
-    return [_apply_alone(connection, packed, now, path) for packed in batch]
+    return [_apply_alone(connection, packed, now, path) for packed in commits]
 
 
 def _apply_alone(connection: sqlite3.Connection, packed: Packed, now: int, path: str) -> Outcome:
     connection.execute("SAVEPOINT alone")
     try:
-        (outcome,) = apply_together(connection, [packed], now)
+        (outcome,) = apply_together(connection, Batch([packed]), now)
     except sqlite3.IntegrityError as error:
         connection.execute("ROLLBACK TO alone")
         outcome = translate(error, path)
@@ -82,15 +118,15 @@ def _apply_alone(connection: sqlite3.Connection, packed: Packed, now: int, path:
     return outcome
 
 
-def apply_together(connection: sqlite3.Connection, batch: Sequence[Packed], now: int) -> list[Outcome]:
+def apply_together(connection: sqlite3.Connection, batch: Batch, now: int) -> list[Outcome]:
     """The same in a handful of statements; `IntegrityError` if the database has something against one."""
-    commits = [packed.commit for packed in batch]
-    heads = _heads(connection, commits)
-    fences = _fences(connection, commits)
+    heads = _heads(connection, batch)
+    fences = _fences(connection, batch)
     outcomes: list[Outcome] = []
     winners: list[Packed] = []
     written: dict[tuple[str, int], tuple[Event, ...]] = {}
-    for packed, commit in zip(batch, commits, strict=True):
+    for packed in batch.commits:
+        commit = packed.commit
         refusal = _judge(commit, heads) or _judge_holds(commit, fences)
         if refusal is None:
             winners.append(packed)
@@ -105,13 +141,12 @@ def apply_together(connection: sqlite3.Connection, batch: Sequence[Packed], now:
         else:
             outcomes.append(refusal)
     if winners:
-        _write(connection, winners, now)
+        (batch if len(winners) == len(batch.commits) else Batch(winners)).write(connection, now)
     return outcomes
 
 
-def _heads(connection: sqlite3.Connection, commits: Sequence[Commit]) -> dict[str, _Head]:
-    ids = json.dumps([write.stream_id for commit in commits for write in commit.writes])
-    (found,) = connection.execute(_SQL["heads"], {"stream_ids": ids}).fetchone()
+def _heads(connection: sqlite3.Connection, batch: Batch) -> dict[str, _Head]:
+    (found,) = connection.execute(_SQL["heads"], {"stream_ids": batch.stream_ids}).fetchone()
     return {stream_id: _Head(*rest) for stream_id, *rest in json.loads(found)}
 
 
@@ -132,12 +167,11 @@ def _judge(commit: Commit, heads: dict[str, _Head]) -> StoreError | None:
     return stale
 
 
-def _fences(connection: sqlite3.Connection, commits: Sequence[Commit]) -> dict[str, int]:
+def _fences(connection: sqlite3.Connection, batch: Batch) -> dict[str, int]:
     """The fences of the outbox entries that these commits hold; most hold none."""
-    ids = [hold.effect_id for commit in commits for write in commit.writes for hold in write.holds]
-    if not ids:
+    if not batch.held:
         return {}
-    (found,) = connection.execute(_SQL["effect_fences"], {"effect_ids": json.dumps(ids)}).fetchone()
+    (found,) = connection.execute(_SQL["effect_fences"], {"effect_ids": json.dumps(batch.held)}).fetchone()
     fences: dict[str, int] = json.loads(found)
     return fences
 
@@ -160,28 +194,6 @@ def _landed(
     count = len(write.events)
     found = reads.fetch(connection, write.tenant_id, write.stream_id, write.last_seq - count, count)
     return list(map(event_bytes, found)) == list(map(event_bytes, write.events))
-
-
-def _write(connection: sqlite3.Connection, winners: Sequence[Packed], now: int) -> None:
-    writes = [write for packed in winners for write in packed.commit.writes]
-    execute(connection, STREAMS.write, [head for packed in winners for head in packed.heads])
-    events = [event for packed in winners for event in packed.events]
-    for event in events:
-        event[_PERSISTED] = now
-    execute(connection, EVENTS.insert, events)
-    for struct, table in ENTITIES.items():
-        rows = [packed.rows[struct] for packed in winners if struct in packed.rows]
-        if rows:
-            execute(connection, table.write, list(chain.from_iterable(rows)))
-    gone = dequeued(writes)
-    if gone:
-        connection.execute(_SQL["dequeue"], {"run_ids": json.dumps(gone)})
-    leased = leases(writes)
-    if leased:
-        connection.execute(_SQL["set_leases"], {"leases": json.dumps(leased)})
-    ended = [hold.effect_id for write in writes for hold in write.holds if hold.release]
-    if ended:
-        connection.execute(_SQL["end_holds"], {"effect_ids": json.dumps(ended)})
 
 
 def dequeued(writes: Sequence[StreamWrite]) -> list[str]:
@@ -220,5 +232,9 @@ def execute(
     connection: sqlite3.Connection, statement: Callable[[int], str], rows: Sequence[list[Any]]
 ) -> None:
     """Writes rows, many to a statement."""
-    for chunk in chunks(rows):
-        connection.execute(statement(len(chunk)), list(chain.from_iterable(chunk)))
+    for text, values in _statements(statement, rows):
+        connection.execute(text, values)
+
+
+def _statements(statement: Callable[[int], str], rows: Sequence[list[Any]]) -> list[_Statement]:
+    return [(statement(len(chunk)), list(chain.from_iterable(chunk))) for chunk in chunks(rows)]

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from runstone.ports.store import Claim, EffectClaim
+from runstone.ports.store import Claim
 from runstone.stores.sql import statements
-from runstone.stores.sqlite import reads
 
 _T = TypeVar("_T")
 _SQL: Final = statements("sqlite")
+_ANY_TIME: Final = 2**62
+"""Later than whatever is due."""
 
 
 def claim(
@@ -102,8 +103,8 @@ def claim_effects(
     held_until: int,
     per_tenant: int | None,
     holding: Mapping[str, int],
-) -> list[EffectClaim]:
-    """Takes outbox entries that are due, fairly between tenants."""
+) -> list[str]:
+    """Takes outbox entries that are due, fairly between tenants; the ids of their effects."""
     due = {"worker_id": worker_id, "types": json.dumps(list(types)), "now": now, "held_until": held_until}
     taken = Counter(holding)
 
@@ -118,17 +119,15 @@ def claim_effects(
     def room(tenant_id: str) -> int | None:
         return None if per_tenant is None else per_tenant - taken[tenant_id]
 
-    own = _take_fairly(take, _tenants(connection, _SQL["next_tenant_with_effects"], now), limit, room)
-    return reads.held_effects(connection, worker_id, own) if own else []
+    return _take_fairly(take, _tenants(connection, _SQL["next_tenant_with_effects"], now), limit, room)
 
 
 def extend_effects(
     connection: sqlite3.Connection, worker_id: str, effect_ids: Sequence[str], held_until: int
-) -> list[EffectClaim]:
-    """Keeps a worker's outbox entries its own for another while."""
+) -> list[str]:
+    """Keeps a worker's outbox entries its own for another while; the ids of their effects."""
     named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids)), "held_until": held_until}
-    own = [row[0] for row in connection.execute(_SQL["extend_effects"], named).fetchall()]
-    return reads.held_effects(connection, worker_id, own) if own else []
+    return [row[0] for row in connection.execute(_SQL["extend_effects"], named).fetchall()]
 
 
 def release_effects(
@@ -137,3 +136,14 @@ def release_effects(
     """Puts outbox entries back."""
     named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids)), "held_until": held_until}
     return connection.execute(_SQL["release_effects"], named).rowcount
+
+
+def release_stray_effects(
+    connection: sqlite3.Connection, worker_id: str, keeping: Sequence[str], since: int
+) -> int:
+    """Puts back what a worker has without its knowing, in whatever tenant."""
+    named = {"worker_id": worker_id, "keeping": json.dumps(list(keeping)), "since": since}
+    return sum(
+        connection.execute(_SQL["release_stray_effects"], {**named, "tenant_id": tenant_id}).rowcount
+        for tenant_id in _tenants(connection, _SQL["next_tenant_with_effects"], _ANY_TIME)
+    )

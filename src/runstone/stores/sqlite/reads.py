@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -26,44 +26,46 @@ from runstone.core.stream import Stream, StreamHead
 from runstone.ports.store import DueSchedule, EffectClaim, EffectGroup, FeedItem, FeedPosition, Place
 from runstone.stores.sql import statements
 from runstone.stores.sqlite.files import schema_problems
-from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS, to_micros
+from runstone.stores.sqlite.rows import CHECKPOINTS, EVENTS, ROWS, STREAMS, to_micros
 
 _SQL: Final = {
     name: statement.replace("{event_columns}", EVENTS.selected)
     .replace("{head_columns}", STREAMS.selected)
     .replace("{checkpoint_columns}", CHECKPOINTS.selected)
-    .replace("{runs}", ENTITIES[Run].selected)
-    .replace("{signals}", ENTITIES[Signal].selected)
-    .replace("{entities}", ENTITIES[Entity].selected)
-    .replace("{schedules}", ENTITIES[Schedule].selected)
+    .replace("{runs}", ROWS[Run].selected)
+    .replace("{signals}", ROWS[Signal].selected)
+    .replace("{entities}", ROWS[Entity].selected)
+    .replace("{schedules}", ROWS[Schedule].selected)
     .replace(
         "{due_schedules}",
         ", ".join(
             (
                 *(f"s.{column}" for column in STREAMS.columns),
-                *(f"d.{column}" for column in ENTITIES[Schedule].columns),
+                *(f"d.{column}" for column in ROWS[Schedule].columns),
             )
         ),
     )
-    .replace("{effects}", ", ".join(f"e.{column}" for column in ENTITIES[Effect].columns))
+    .replace("{effects}", ", ".join(f"e.{column}" for column in ROWS[Effect].columns))
     for name, statement in statements("sqlite").items()
 }
 _ORDER: Final = {"steps": "step_index"}
 _rows_of: Final = msgspec.json.Decoder(list[list[Any]]).decode
 _run_seq: Final = attrgetter("run_seq")
+_head_behind_place: Final = STREAMS.unpacker(1)
+_event_behind_place: Final = EVENTS.unpacker(1)
+_effect_behind_claim: Final = ROWS[Effect].unpacker(3)
+_schedule_behind_head: Final = ROWS[Schedule].unpacker(len(STREAMS.columns))
 _BEFORE_ALL: Final = -(2**63)
 """No time that SQLite can keep comes before it."""
+FoundMany: TypeAlias = tuple[str, str]
+"""The heads of streams and their events, as JSON."""
 _EVERYTHING: Final = -1
 """SQLite's LIMIT for no limit."""
 
 
 def head(connection: sqlite3.Connection, tenant_id: str, stream_id: str) -> StreamHead | None:
     found = connection.execute(_SQL["head"], {"stream_id": stream_id, "tenant_id": tenant_id}).fetchone()
-    return _head(found) if found else None
-
-
-def _head(row: Sequence[Any]) -> StreamHead:
-    return STREAMS.unpack(row)
+    return STREAMS.unpack(found) if found else None
 
 
 def fetch(
@@ -85,22 +87,36 @@ def load(connection: sqlite3.Connection, tenant_id: str, stream_id: str, after_s
         return Stream(head=found, events=tuple(events))
 
 
-def load_many(connection: sqlite3.Connection, places: Sequence[Place]) -> list[Stream | None]:
-    """One statement and one row; what JSON cannot hold is damaged, and row by row it is said what."""
+def find_many(connection: sqlite3.Connection, places: Sequence[Place]) -> FoundMany | None:
+    """Streams as one statement gives them, in one row; none if JSON cannot hold them, which is damage."""
     asked = json.dumps([msgspec.structs.astuple(place) for place in places])
     try:
         heads, events = connection.execute(_SQL["load_many"], {"places": asked}).fetchone()
-        found_heads, found_events = _rows_of(heads), _rows_of(events)
-    except (sqlite3.OperationalError, sqlite3.DataError, msgspec.DecodeError, UnicodeError):
-        with _moment(connection):
-            return [load(connection, place.tenant_id, place.stream_id, place.after_seq) for place in places]
+    except (sqlite3.OperationalError, sqlite3.DataError, UnicodeError):
+        return None
+    return heads, events
+
+
+def streams_of(found: FoundMany, places: Sequence[Place]) -> list[Stream | None] | None:
+    """What was found, for the caller's own thread: two threads that both use Python slow each other down."""
+    try:
+        heads, events = map(_rows_of, found)
+    except msgspec.DecodeError:
+        return None
     streams: list[list[Event]] = [[] for _ in places]
-    for number, *row in found_events:
-        streams[number].append(EVENTS.unpack(row))
-    found: list[Stream | None] = [None] * len(places)
-    for number, *row in found_heads:
-        found[number] = Stream(head=_head(row), events=tuple(sorted(streams[number], key=_run_seq)))
-    return found
+    for row in events:
+        streams[row[0]].append(_event_behind_place(row))
+    loaded: list[Stream | None] = [None] * len(places)
+    for row in heads:
+        own = sorted(streams[row[0]], key=_run_seq)
+        loaded[row[0]] = Stream(head=_head_behind_place(row), events=tuple(own))
+    return loaded
+
+
+def load_each(connection: sqlite3.Connection, places: Sequence[Place]) -> list[Stream | None]:
+    """The same row by row, which says what is damaged."""
+    with _moment(connection):
+        return [load(connection, place.tenant_id, place.stream_id, place.after_seq) for place in places]
 
 
 def feed(connection: sqlite3.Connection, after: FeedPosition, limit: int) -> list[FeedItem]:
@@ -128,7 +144,7 @@ def projection(connection: sqlite3.Connection, tenant_id: str, run_id: str) -> R
 
 
 def one(connection: sqlite3.Connection, struct: type[Any], tenant_id: str, row_id: str) -> Any:
-    table = ENTITIES[struct]
+    table = ROWS[struct]
     found = connection.execute(
         f"SELECT {table.selected} FROM {table.name} WHERE {table.key} = ? AND tenant_id = ?",
         (row_id, tenant_id),
@@ -148,7 +164,7 @@ def _belongs(name: str) -> str:
 def _of_stream(
     connection: sqlite3.Connection, struct: type[Any], tenant_id: str, stream_id: str
 ) -> list[Any]:
-    table = ENTITIES[struct]
+    table = ROWS[struct]
     found = connection.execute(
         f"SELECT {table.selected} FROM {table.name} WHERE {_belongs(table.name)} AND tenant_id = ? "
         f"ORDER BY {_ORDER.get(table.name, table.key)}",
@@ -164,7 +180,7 @@ def delete_of_stream(
 
     Those that stand beside a lease stay, to be overwritten.
     """
-    table = ENTITIES[struct]
+    table = ROWS[struct]
     among = f"{table.key} IN (SELECT value FROM json_each(?))"
     which = f"AND NOT {among}" if leased else f"OR {among}"
     connection.execute(
@@ -179,7 +195,7 @@ def rows(connection: sqlite3.Connection, tenant_id: str, stream_id: str) -> list
 
 def find_run(connection: sqlite3.Connection, tenant_id: str, key: str) -> Run | None:
     found = connection.execute(_SQL["run_by_key"], {"tenant_id": tenant_id, "key": key}).fetchone()
-    return ENTITIES[Run].unpack(found) if found else None
+    return ROWS[Run].unpack(found) if found else None
 
 
 def find_signal(
@@ -189,22 +205,36 @@ def find_signal(
         _SQL["signal_by_source"],
         {"tenant_id": tenant_id, "source_channel": source_channel, "source_id": source_id},
     ).fetchone()
-    return ENTITIES[Signal].unpack(found) if found else None
+    return ROWS[Signal].unpack(found) if found else None
 
 
-def list_runs(connection: sqlite3.Connection, **filters: Any) -> list[Run]:
-    return [ENTITIES[Run].unpack(row) for row in connection.execute(_SQL["list_runs"], filters)]
+def list_runs(
+    connection: sqlite3.Connection,
+    tenant_id: str,
+    status: str | None,
+    handler: str | None,
+    after: str | None,
+    limit: int,
+) -> list[Run]:
+    found = connection.execute(
+        _SQL["list_runs"],
+        {"tenant_id": tenant_id, "status": status, "handler": handler, "after": after, "limit": limit},
+    )
+    return [ROWS[Run].unpack(row) for row in found]
 
 
-def held_effects(
-    connection: sqlite3.Connection, worker_id: str, effect_ids: Sequence[str]
-) -> list[EffectClaim]:
-    """Those of these effects that a worker has, and how it has them; what has been due longest first."""
+def find_held(connection: sqlite3.Connection, worker_id: str, effect_ids: Sequence[str]) -> str:
+    """Those of these effects that a worker has, and how it has them, as JSON."""
     named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids))}
     (found,) = connection.execute(_SQL["held_effects"], named).fetchone()
+    return str(found)
+
+
+def claims_of(found: str) -> list[EffectClaim]:
+    """What was found, what has been due longest first; for the caller's own thread, as `streams_of`."""
     claims = [
-        EffectClaim(effect=ENTITIES[Effect].unpack(row), signal_id=signal_id, fence=fence, claims=claims)
-        for fence, claims, signal_id, *row in _rows_of(found)
+        EffectClaim(effect=_effect_behind_claim(row), signal_id=row[2], fence=row[0], claims=row[1])
+        for row in _rows_of(found)
     ]
     return sorted(claims, key=_due)
 
@@ -216,11 +246,30 @@ def _due(claim: EffectClaim) -> tuple[datetime, str]:
 
 def find_effect(connection: sqlite3.Connection, tenant_id: str, key: str) -> Effect | None:
     found = connection.execute(_SQL["effect_by_key"], {"tenant_id": tenant_id, "key": key}).fetchone()
-    return ENTITIES[Effect].unpack(found) if found else None
+    return ROWS[Effect].unpack(found) if found else None
 
 
-def list_effects(connection: sqlite3.Connection, **filters: Any) -> list[Effect]:
-    return [ENTITIES[Effect].unpack(row) for row in connection.execute(_SQL["list_effects"], filters)]
+def list_effects(
+    connection: sqlite3.Connection,
+    tenant_id: str,
+    status: str | None,
+    effect_type: str | None,
+    error_code: str | None,
+    after: str | None,
+    limit: int,
+) -> list[Effect]:
+    found = connection.execute(
+        _SQL["list_effects"],
+        {
+            "tenant_id": tenant_id,
+            "status": status,
+            "effect_type": effect_type,
+            "error_code": error_code,
+            "after": after,
+            "limit": limit,
+        },
+    )
+    return [ROWS[Effect].unpack(row) for row in found]
 
 
 def effect_groups(connection: sqlite3.Connection, tenant_id: str, status: str | None) -> list[EffectGroup]:
@@ -249,7 +298,7 @@ def list_entities(
             "limit": limit,
         },
     )
-    return [ENTITIES[Entity].unpack(row) for row in found]
+    return [ROWS[Entity].unpack(row) for row in found]
 
 
 def list_schedules(
@@ -264,7 +313,7 @@ def list_schedules(
         _SQL["list_schedules"],
         {"tenant_id": tenant_id, "status": status, "task": task, "after": after or "", "limit": limit},
     )
-    return [ENTITIES[Schedule].unpack(row) for row in found]
+    return [ROWS[Schedule].unpack(row) for row in found]
 
 
 def due_schedules(
@@ -284,10 +333,7 @@ def due_schedules(
             "limit": limit,
         },
     )
-    heads = len(STREAMS.columns)
-    return [
-        DueSchedule(schedule=ENTITIES[Schedule].unpack(row[heads:]), head=_head(row[:heads])) for row in found
-    ]
+    return [DueSchedule(schedule=_schedule_behind_head(row), head=STREAMS.unpack(row)) for row in found]
 
 
 def examine(
@@ -302,7 +348,7 @@ def heads(connection: sqlite3.Connection, tenant_id: str, correlation_id: str) -
     found = connection.execute(
         _SQL["correlation_heads"], {"tenant_id": tenant_id, "correlation_id": correlation_id}
     )
-    return [_head(row) for row in found]
+    return [STREAMS.unpack(row) for row in found]
 
 
 def correlation(connection: sqlite3.Connection, tenant_id: str, correlation_id: str) -> list[Stream]:
@@ -313,13 +359,14 @@ def correlation(connection: sqlite3.Connection, tenant_id: str, correlation_id: 
         ]
 
 
-def next_correlation(
-    connection: sqlite3.Connection, after: tuple[str, str], only: str | None
-) -> tuple[str, str] | None:
-    found: tuple[str, str] | None = connection.execute(
-        _SQL["next_correlation"], {"tenant_id": after[0], "correlation_id": after[1], "only": only}
-    ).fetchone()
-    return found
+def next_correlations(
+    connection: sqlite3.Connection, after: tuple[str, str] | None, only: str | None
+) -> list[tuple[str, str]]:
+    """The next page of correlations, along their index: one, for it has to step over the events of each."""
+    tenant_id, correlation_id = after or ("", "")
+    return connection.execute(
+        _SQL["next_correlation"], {"tenant_id": tenant_id, "correlation_id": correlation_id, "only": only}
+    ).fetchall()
 
 
 def count_events(connection: sqlite3.Connection, tenant_id: str | None) -> int:
@@ -349,7 +396,7 @@ def self_check(connection: sqlite3.Connection) -> list[str]:
     ]
     problems += [
         f"{table.name} {row[0]} belongs to no stream of its tenant"
-        for table in ENTITIES.values()
+        for table in ROWS.values()
         for row in connection.execute(
             f"SELECT {table.key} FROM {table.name} WHERE NOT EXISTS "
             f"({_origin(table.name, STREAMS.name)} AND o.tenant_id = {table.name}.tenant_id)"

@@ -7,12 +7,12 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from runstone.core.events import LASTING
+from runstone.core.events import ENDLESS
 from runstone.core.rows import STREAM_TABLES, TABLES
 from runstone.core.tombstone import Resting, Tombstone, check_whole
 from runstone.core.transitions import EFFECT, RUN
 from runstone.errors import CommitRefused
-from runstone.ports.retention import Expired
+from runstone.ports.retention import Expired, oldest
 from runstone.stores.sql import statements
 from runstone.stores.sqlite import reads
 from runstone.stores.sqlite.commits import execute
@@ -29,7 +29,7 @@ def _listed(states: Iterable[str]) -> str:
 _SQL: Final = {
     name: statement.replace("{ended_runs}", _listed(RUN.terminal))
     .replace("{ended_effects}", _listed(EFFECT.terminal))
-    .replace("{lasting}", _listed(LASTING))
+    .replace("{endless}", _listed(ENDLESS))
     .replace("{tombstones}", TOMBSTONES.selected)
     for name, statement in statements("sqlite").items()
 }
@@ -45,27 +45,27 @@ def expired(
     after: Expired | None,
     limit: int,
 ) -> list[Expired]:
-    found = connection.execute(
-        _SQL["expired"],
-        {
-            "ended_before": to_micros(resting.ended_before),
-            "received_before": to_micros(resting.received_before),
-            "tenant_id": tenant_id,
-            "ingested_at": to_micros(after.ingested_at) if after else _LONG_AGO,
-            "signal_id": after.signal_id if after else "",
-            "limit": limit,
-        },
-    )
-    return [_expired(row) for row in found]
+    asked = {
+        "ended_before": to_micros(resting.ended_before),
+        "received_before": to_micros(resting.received_before),
+        "tenant_id": tenant_id,
+        "began_at": to_micros(after.began_at) if after else _LONG_AGO,
+        "first_id": after.first_id if after else "",
+        "limit": limit,
+    }
+    found = [
+        row for name in ("expired", "expired_schedules") for row in connection.execute(_SQL[name], asked)
+    ]
+    return oldest(map(_expired, found), limit)
 
 
 def _expired(row: Sequence[Any]) -> Expired:
-    tenant_id, correlation_id, signal_id, ingested_at, streams, events, last_at = row
+    tenant_id, correlation_id, first_id, began_at, streams, events, last_at = row
     return Expired(
         tenant_id=tenant_id,
         correlation_id=correlation_id,
-        signal_id=signal_id,
-        ingested_at=from_micros(ingested_at),
+        first_id=first_id,
+        began_at=from_micros(began_at),
         streams=streams,
         events=events,
         last_at=from_micros(last_at),
@@ -131,7 +131,7 @@ def tombstones(connection: sqlite3.Connection, tenant_id: str, correlation_id: s
     return [TOMBSTONES.unpack(row) for row in connection.execute(_SQL["tombstones"], which)]
 
 
-def graveyard(connection: sqlite3.Connection, after: str, tenant_id: str | None) -> list[Tombstone]:
+def graveyard(connection: sqlite3.Connection, after: str | None, tenant_id: str | None) -> list[Tombstone]:
     """The next page of all tombstones."""
-    which = {"after": after, "tenant_id": tenant_id, "limit": PAGE}
+    which = {"after": after or "", "tenant_id": tenant_id, "limit": PAGE}
     return [TOMBSTONES.unpack(row) for row in connection.execute(_SQL["graveyard"], which)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import types
-import typing
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -19,7 +17,7 @@ from runstone.core.events import Event
 from runstone.core.rows import CHANGING, TABLES, Row
 from runstone.core.stream import StreamHead
 from runstone.core.tombstone import Tombstone
-from runstone.errors import InvalidPayload, StoreCorrupt
+from runstone.stores.structs import StructTable, kinds_of
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -64,8 +62,8 @@ _CONVERSIONS: Final[dict[Any, tuple[Callable[[Any], Any], Callable[[Any], Any]]]
 """By type of field: how it goes in, how it comes out. All others go as they are."""
 
 
-class Table(Generic[_T]):
-    """One struct and the table that holds it."""
+class Table(StructTable[_T]):
+    """The same, and the statements that write its rows."""
 
     def __init__(
         self,
@@ -75,43 +73,19 @@ class Table(Generic[_T]):
         columns: Sequence[str] | None = None,
         changing: Sequence[str] = (),
     ) -> None:
-        hints = typing.get_type_hints(struct)
-        self.name = name
-        self.struct = struct
-        self.key = key
+        changes = {
+            field: _CONVERSIONS[kind] for field, kind in kinds_of(struct).items() if kind in _CONVERSIONS
+        }
+        super().__init__(
+            name,
+            struct,
+            key,
+            columns or struct.__struct_fields__,
+            into={field: into for field, (into, _) in changes.items()},
+            out_of={field: out_of for field, (_, out_of) in changes.items()},
+        )
         self._changing = changing
-        self.fields = struct.__struct_fields__
-        self.columns = tuple(columns or self.fields)
-        kinds = [(place, _plain(hints[field])) for place, field in enumerate(self.fields)]
-        self._conversions = [(place, *_CONVERSIONS[kind]) for place, kind in kinds if kind in _CONVERSIONS]
-
-    @property
-    def selected(self) -> str:
-        return ", ".join(self.columns)
-
-    def pack(self, struct: msgspec.Struct) -> list[Any]:
-        """A struct's values as they are bound."""
-        values = list(msgspec.structs.astuple(struct))
-        for place, into, _ in self._conversions:
-            if values[place] is not None:
-                values[place] = into(values[place])
-        return values
-
-    def unpack(self, row: Sequence[Any]) -> _T:
-        """A struct from a row of `selected`."""
-        values = list(row)
-        place = 0
-        try:
-            for place, _, out_of in self._conversions:
-                if values[place] is not None:
-                    values[place] = out_of(values[place])
-        except (ValueError, TypeError, ArithmeticError, AttributeError, InvalidPayload) as error:
-            raise self._unreadable(values, place, error) from error
-        return self.struct(**dict(zip(self.fields, values, strict=True)))
-
-    def _unreadable(self, values: list[Any], place: int, error: Exception) -> StoreCorrupt:
-        row_id = values[self.columns.index(self.key)]
-        return StoreCorrupt(f"{self.name} {row_id}: its {self.columns[place]} cannot be read ({error})")
+        self.selected = ", ".join(self.columns)
 
     @cache  # noqa: B019  (tables live as long as the program)
     def insert(self, rows: int) -> str:
@@ -137,16 +111,6 @@ class Table(Generic[_T]):
         return f"{self.insert(rows)} ON CONFLICT ({self.key}) DO UPDATE SET {changes}"
 
 
-def _plain(hint: Any) -> Any:
-    """`datetime | None` and `Annotated[datetime, …]` are datetimes to a table."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        inner = [kind for kind in typing.get_args(hint) if kind is not types.NoneType]
-        return _plain(inner[0]) if len(inner) == 1 else None
-    if typing.get_origin(hint) is typing.Annotated:
-        return _plain(typing.get_args(hint)[0])
-    return hint
-
-
 EVENTS: Final = Table("orchestration_events", Event)
 STREAMS: Final = Table(
     "streams",
@@ -156,10 +120,11 @@ STREAMS: Final = Table(
 )
 CHECKPOINTS: Final = Table("run_checkpoints", Checkpoint)
 TOMBSTONES: Final = Table("tombstones", Tombstone, "stream_id")
-ENTITIES: Final[dict[type[Row], Table[Any]]] = {
+ROWS: Final[dict[type[Row], Table[Any]]] = {
     struct: Table(name, struct, "run_id" if name == "run_queue" else "id", changing=CHANGING[struct])
     for struct, name in TABLES.items()
 }
+"""Where the rows of each kind lie."""
 
 
 SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)

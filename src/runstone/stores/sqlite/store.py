@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -17,35 +17,32 @@ from runstone.core.append import append_write, empty_state, repeated
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
-from runstone.core.effect import Effect, OutboxEntry
-from runstone.core.events import Event, EventDraft
+from runstone.core.effect import OutboxEntry
+from runstone.core.events import EventDraft
 from runstone.core.rows import TABLES, Row, row_id
-from runstone.core.run import QueueEntry, Run
-from runstone.core.signal import Signal
-from runstone.core.snapshot import RunSnapshot
+from runstone.core.run import QueueEntry
 from runstone.core.state import StreamState
-from runstone.core.stream import Stream, StreamHead
-from runstone.core.transitions import EffectStatus, RunStatus
+from runstone.core.stream import Stream
+from runstone.core.tombstone import Tombstone
 from runstone.errors import DuplicateKey, StaleSequence, StoreClosed, StoreError
 from runstone.ports.clock import Clock, SystemClock
+from runstone.ports.health import Problem, Vitals
 from runstone.ports.store import (
     Claim,
     Committed,
     EffectClaim,
-    EffectGroup,
     FeedItem,
     FeedPosition,
     Place,
 )
-from runstone.stores.lasting import LastingRows
+from runstone.stores.queries import SqlQueries
 from runstone.stores.sql import statements
-from runstone.stores.sqlite import commits, forks, leases, reads
+from runstone.stores.sqlite import commits, forks, health, leases, reads, retention
 from runstone.stores.sqlite.commits import Packed
 from runstone.stores.sqlite.faults import translated
 from runstone.stores.sqlite.files import is_memory, open_reader, open_writer
-from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, to_micros
+from runstone.stores.sqlite.rows import CHECKPOINTS, ROWS, to_micros
 from runstone.stores.sqlite.turnstile import Turnstile
-from runstone.stores.sqlite.upkeep import SqliteUpkeep
 from runstone.stores.sqlite.writer import Writer
 
 _T = TypeVar("_T")
@@ -58,11 +55,12 @@ _LEASED: Final = (QueueEntry, OutboxEntry)
 """Rows that stand beside a lease, which is no history and must outlive a rebuild."""
 
 
-class SqliteStore(SqliteUpkeep, LastingRows):
+class SqliteStore(SqlQueries):
     """A store in one file. Open it with `SqliteStore.open`, close it with `close`."""
 
     contract_version = "2.0.0"
     _reads = reads
+    _retention = retention
 
     def __init__(
         self,
@@ -171,27 +169,15 @@ class SqliteStore(SqliteUpkeep, LastingRows):
         if len(self._states) > STATES_KEPT:
             self._states.popitem(last=False)
 
-    async def fetch(
-        self, tenant_id: str, stream_id: str, *, after_seq: int = 0, limit: int = FETCH_LIMIT
-    ) -> Sequence[Event]:
-        return await self._read(reads.fetch, tenant_id, stream_id, after_seq, limit)
-
-    async def snapshot(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
-        return await self._read(reads.snapshot, tenant_id, run_id)
-
-    async def project(self, tenant_id: str, run_id: str) -> RunSnapshot | None:
-        return await self._read(reads.projection, tenant_id, run_id)
-
     # Host
 
     def commit(self, commit: Commit) -> Awaitable[Committed]:
         return self._writer.commit(commit)
 
-    async def load(self, tenant_id: str, stream_id: str, *, after_seq: int = 0) -> Stream | None:
-        return await self._read(reads.load, tenant_id, stream_id, after_seq)
-
     async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
-        return await self._read(reads.load_many, places)
+        found = await self._read(reads.find_many, places)
+        streams = None if found is None else reads.streams_of(found, places)
+        return await self._read(reads.load_each, places) if streams is None else streams
 
     async def claim(
         self, worker_id: str, *, handlers: Sequence[str], code_rank: str, limit: int, lease: timedelta
@@ -221,19 +207,25 @@ class SqliteStore(SqliteUpkeep, LastingRows):
     ) -> Sequence[EffectClaim]:
         now = self._clock.now()
         micros, until = to_micros(now), to_micros(now + lease)
-        return await self._writer.execute(
+        own = await self._writer.execute(
             lambda connection: leases.claim_effects(
                 connection, worker_id, types, limit, micros, until, per_tenant, holding or {}
             )
         )
+        return await self._held(worker_id, own)
 
     async def extend_effects(
         self, worker_id: str, effect_ids: Sequence[str], *, lease: timedelta
     ) -> Sequence[EffectClaim]:
         until = to_micros(self._clock.now() + lease)
-        return await self._writer.execute(
+        own = await self._writer.execute(
             lambda connection: leases.extend_effects(connection, worker_id, effect_ids, until)
         )
+        return await self._held(worker_id, own)
+
+    async def _held(self, worker_id: str, effect_ids: Sequence[str]) -> list[EffectClaim]:
+        """Not in the transaction that took them: others wait for its end."""
+        return reads.claims_of(await self._read(reads.find_held, worker_id, effect_ids)) if effect_ids else []
 
     async def release_effects(
         self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
@@ -241,6 +233,12 @@ class SqliteStore(SqliteUpkeep, LastingRows):
         held_until = 0 if until is None else to_micros(until)
         return await self._writer.execute(
             lambda connection: leases.release_effects(connection, worker_id, effect_ids, held_until)
+        )
+
+    async def release_stray_effects(self, worker_id: str, *, keeping: Sequence[str], since: datetime) -> int:
+        beyond = to_micros(since)
+        return await self._writer.execute(
+            lambda connection: leases.release_stray_effects(connection, worker_id, keeping, beyond)
         )
 
     async def feed(
@@ -269,99 +267,10 @@ class SqliteStore(SqliteUpkeep, LastingRows):
             lambda connection: connection.execute(_SQL["delete_checkpoints"], which).rowcount
         )
 
-    # Queries
-
-    async def get_run(self, tenant_id: str, run_id: str) -> Run | None:
-        found: Run | None = await self._read(reads.one, Run, tenant_id, run_id)
-        return found
-
-    async def get_signal(self, tenant_id: str, signal_id: str) -> Signal | None:
-        found: Signal | None = await self._read(reads.one, Signal, tenant_id, signal_id)
-        return found
-
-    async def find_run(self, tenant_id: str, key: str) -> Run | None:
-        return await self._read(reads.find_run, tenant_id, key)
-
-    async def find_signal(self, tenant_id: str, source_channel: str, source_id: str) -> Signal | None:
-        return await self._read(reads.find_signal, tenant_id, source_channel, source_id)
-
-    async def list_runs(
-        self,
-        tenant_id: str,
-        *,
-        status: RunStatus | None = None,
-        handler: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Sequence[Run]:
-        filters = {
-            "tenant_id": tenant_id,
-            "status": status,
-            "handler": handler,
-            "after": after,
-            "limit": limit,
-        }
-        return await self._read(lambda connection: reads.list_runs(connection, **filters))
-
-    async def get_effect(self, tenant_id: str, effect_id: str) -> Effect | None:
-        found: Effect | None = await self._read(reads.one, Effect, tenant_id, effect_id)
-        return found
-
-    async def find_effect(self, tenant_id: str, key: str) -> Effect | None:
-        return await self._read(reads.find_effect, tenant_id, key)
-
-    async def list_effects(
-        self,
-        tenant_id: str,
-        *,
-        status: EffectStatus | None = None,
-        effect_type: str | None = None,
-        error_code: str | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Sequence[Effect]:
-        filters = {
-            "tenant_id": tenant_id,
-            "status": status,
-            "effect_type": effect_type,
-            "error_code": error_code,
-            "after": after,
-            "limit": limit,
-        }
-        return await self._read(lambda connection: reads.list_effects(connection, **filters))
-
-    async def effect_groups(
-        self, tenant_id: str, *, status: EffectStatus | None = None
-    ) -> Sequence[EffectGroup]:
-        return await self._read(reads.effect_groups, tenant_id, status)
-
-    async def rows(self, tenant_id: str, stream_id: str) -> Sequence[Row]:
-        return await self._read(reads.rows, tenant_id, stream_id)
-
-    async def examine(self, tenant_id: str, stream_id: str) -> tuple[Stream, Sequence[Row]] | None:
-        return await self._read(reads.examine, tenant_id, stream_id)
-
-    async def heads(self, tenant_id: str, correlation_id: str) -> Sequence[StreamHead]:
-        return await self._read(reads.heads, tenant_id, correlation_id)
-
-    async def correlation(self, tenant_id: str, correlation_id: str) -> Sequence[Stream]:
-        return await self._read(reads.correlation, tenant_id, correlation_id)
-
-    async def correlations(self, tenant_id: str | None = None) -> AsyncIterator[tuple[str, str]]:
-        found: tuple[str, str] | None = ("", "")
-        while found := await self._read(reads.next_correlation, found, tenant_id):
-            yield found
-
-    async def count_events(self, tenant_id: str | None = None) -> int:
-        return await self._read(reads.count_events, tenant_id)
-
-    async def count_runs(self, tenant_id: str | None = None) -> dict[str, int]:
-        return await self._read(reads.count_runs, tenant_id)
+    # Maintenance
 
     async def self_check(self) -> Sequence[str]:
         return await self._read(reads.self_check)
-
-    # Rebuilds
 
     async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
         await self._writer.execute(
@@ -371,7 +280,18 @@ class SqliteStore(SqliteUpkeep, LastingRows):
     async def delete_strays(self) -> int:
         return await self._writer.execute(_delete_strays)
 
-    async def _read(self, query: Callable[..., _T], *arguments: Any) -> _T:
+    async def forget(self, tombstones: Sequence[Tombstone]) -> bool:
+        return await self._writer.execute(lambda connection: retention.forget(connection, tombstones))
+
+    async def vitals(self) -> Vitals:
+        return await self._read(health.vitals, self._clock.now())
+
+    async def symptoms(self) -> Sequence[Problem]:
+        return health.file_problems(self.path)
+
+    # Connections
+
+    async def _read(self, query: Callable[..., _T], *arguments: Any) -> _T:  # type: ignore[override]
         """Runs a query on a reader's connection."""
         if self._closed:
             raise StoreClosed
@@ -401,7 +321,7 @@ def _replace_rows(
         wanted = [row_id(row) for row in rows if type(row) is struct]
         reads.delete_of_stream(connection, struct, stream_id, wanted, leased=struct in _LEASED)
     for struct in TABLES:
-        table = ENTITIES[struct]
+        table = ROWS[struct]
         commits.execute(connection, table.upsert, [table.pack(row) for row in rows if type(row) is struct])
     connection.execute(_SQL["end_maintenance"])
 

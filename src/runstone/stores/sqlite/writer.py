@@ -26,8 +26,7 @@ from runstone.core.commit import Commit
 from runstone.errors import StoreClosed
 from runstone.ports.clock import Clock
 from runstone.ports.store import Committed
-from runstone.stores.sqlite import commits
-from runstone.stores.sqlite.commits import Packed
+from runstone.stores.sqlite.commits import Batch, Outcome, Packed, apply, apply_together
 from runstone.stores.sqlite.faults import is_outage, translate
 from runstone.stores.sqlite.files import Turn
 from runstone.stores.sqlite.rows import to_micros
@@ -158,9 +157,10 @@ class Writer:
         """One transaction; an outage is every caller's failure, anything else only its own caller's."""
         committing = False
         try:
+            commits = Batch([work.commit for work in batch if work.commit is not None])
             with self._turn():
                 self._connection.execute("BEGIN IMMEDIATE")
-                self._apply(batch)
+                self._apply(batch, commits)
                 committing = True
                 self._connection.execute("COMMIT")
                 self._log.trim()
@@ -178,25 +178,24 @@ class Writer:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
 
-    def _apply(self, batch: Sequence[Work]) -> None:
-        submitted = [(work, work.commit) for work in batch if work.commit is not None]
+    def _apply(self, batch: Sequence[Work], commits: Batch) -> None:
+        submitted = [work for work in batch if work.commit is not None]
         if submitted:
-            outcomes = self._commit([commit for _, commit in submitted])
-            for (work, _), outcome in zip(submitted, outcomes, strict=True):
+            for work, outcome in zip(submitted, self._commit(commits), strict=True):
                 work.outcome = outcome
         for work in batch:
             if work.job is not None:
                 work.outcome = self._execute(work.job)
 
-    def _commit(self, batch: Sequence[Packed]) -> Sequence[commits.Outcome]:
+    def _commit(self, batch: Batch) -> Sequence[Outcome]:
         """All together; with a bad one among them, which is seldom, once more and each by itself."""
         now = to_micros(self._clock.now())
         try:
-            return commits.apply_together(self._connection, batch, now)
+            return apply_together(self._connection, batch, now)
         except sqlite3.IntegrityError:
             self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
-            return commits.apply(self._connection, batch, now, self._path)
+            return apply(self._connection, batch.commits, now, self._path)
 
     def _execute(self, job: Callable[[sqlite3.Connection], Any]) -> Any:
         """Runs a job that may be refused without taking the batch with it."""

@@ -23,15 +23,11 @@ prove how a store forgets what was archived and what it says of how it is doing.
 `walk_faults` walks a fault through a scenario of your own.
 """
 
+import pkgutil
+
 import pytest
 
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("claims", "commits", "entities", "event_log", "feeds", "host")),
-    *(
-        f"{__name__}.{part}"
-        for part in ("queries", "health", "outbox", "retention", "rules", "scene", "schedules", "walks")
-    ),
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in pkgutil.iter_modules(__path__)))
 
 from runstone.testing.conformance.event_log import EventLogSuite  # noqa: E402
 from runstone.testing.conformance.health import HealthSuite  # noqa: E402

@@ -10,6 +10,8 @@ import pytest
 from runstone.core.checkpoint import Checkpoint, checkpoint
 from runstone.testing.conformance.claims import ClaimSuite
 from runstone.testing.conformance.commits import CommitSuite
+from runstone.testing.conformance.effect_leases import EffectLeaseSuite
+from runstone.testing.conformance.effect_outcomes import EffectOutcomeSuite
 from runstone.testing.conformance.feeds import FeedSuite
 from runstone.testing.conformance.outbox import OutboxSuite
 from runstone.testing.conformance.rules import RuleSuite
@@ -83,5 +85,15 @@ class FaultSuite(Suite):
         assert await walk_faults(open_store, one_run, check_one_run, faults=[fault]) > 10
 
 
-class HostSuite(CommitSuite, RuleSuite, ClaimSuite, OutboxSuite, FeedSuite, CheckpointSuite, FaultSuite):
+class HostSuite(
+    CommitSuite,
+    RuleSuite,
+    ClaimSuite,
+    OutboxSuite,
+    EffectOutcomeSuite,
+    EffectLeaseSuite,
+    FeedSuite,
+    CheckpointSuite,
+    FaultSuite,
+):
     """What a store that hosts the engine has to pass."""

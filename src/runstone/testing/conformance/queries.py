@@ -15,8 +15,8 @@ from runstone.core.rows import Row, all_rows
 from runstone.core.run import QueueEntry, Run
 from runstone.core.state import RunState, SignalState
 from runstone.errors import RunstoneError, StaleSequence
+from runstone.testing.conformance.effect_queries import EffectQueriesSuite
 from runstone.testing.conformance.entities import EntitySuite
-from runstone.testing.conformance.outbox import EffectQueriesSuite
 from runstone.testing.conformance.scene import LEASE, Scene, draft, meanwhile
 from runstone.testing.conformance.schedules import ScheduleSuite
 from runstone.testing.conformance.tapes import lengths, random_histories, tapes

@@ -130,7 +130,7 @@ class RetentionSuite(Suite):
         (found,) = await scene.store.expired(resting(scene), tenant_id=scene.tenant_id)
         streams = await streams_of(scene, case)
         assert (found.tenant_id, found.correlation_id) == (scene.tenant_id, correlation_id(case))
-        assert found.signal_id == case.signal.stream_id
+        assert found.first_id == case.signal.stream_id
         assert (found.streams, found.events) == (2, sum(stream.head.last_seq for stream in streams))
         assert found.last_at == max(stream.head.last_at for stream in streams)
 

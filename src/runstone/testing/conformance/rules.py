@@ -165,8 +165,8 @@ class RuleSuite(Suite):
                 await scene.store.commit(forged)
         assert await scene.everything(case.run.stream_id) == before
 
-    @pytest.mark.parametrize("entity", ["signal", "run", "step", "effect", "tool call"])
-    async def test_a_row_that_has_ended_is_frozen(self, scene: Scene, entity: str) -> None:
+    @pytest.mark.parametrize("aggregate", ["signal", "run", "step", "effect", "tool call"])
+    async def test_a_row_that_has_ended_is_frozen(self, scene: Scene, aggregate: str) -> None:
         """§TRN-3, §TRN-34: not even a column that no state depends on may change."""
         history = five_step_history(tenant_id=scene.tenant_id, clock=scene.clock, new_id=scene.new_id)
         await scene.carry_all(history)
@@ -185,8 +185,8 @@ class RuleSuite(Suite):
             "tool call": (replace(call, cache_hit=True), replace(call, status="PENDING")),
         }
         conflict = commands.ReportConflict(source_hash="f" * 64)
-        commit = scene.decide(case, conflict if entity == "signal" else scene.control("RESUME")).commit
-        for row in forged[entity]:
+        commit = scene.decide(case, conflict if aggregate == "signal" else scene.control("RESUME")).commit
+        for row in forged[aggregate]:
             with pytest.raises(RunstoneError):
                 await scene.store.commit(with_rows(commit, row))
         await scene.audit(case.signal.stream_id, case.run.stream_id)

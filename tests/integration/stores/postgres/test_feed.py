@@ -149,12 +149,8 @@ class TestEpochs:
         found = binaries()
         if found is None:
             pytest.skip("no PostgreSQL here to restore into")
-        cluster = Cluster(found)
-        try:
-            cluster.start()
+        with Cluster(found) as cluster:
             yield cluster
-        finally:
-            cluster.remove()
 
     async def test_nothing_is_skipped_after_a_restore_into_a_fresh_cluster(
         self, postgres: Server, postgres_url: str, fresh: Cluster, tmp_path: Path

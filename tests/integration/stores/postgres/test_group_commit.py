@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from msgspec.structs import replace
 
-from runstone.core.commit import Commit, StreamWrite
+from runstone.core.commit import Commit
 from runstone.core.effect import Effect, OutboxEntry
 from runstone.core.rows import CHANGING
 from runstone.core.run import QueueEntry, Run
@@ -17,10 +16,10 @@ from runstone.core.step import Step
 from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequence
 from runstone.ports.store import Committed
 from runstone.stores.postgres import PostgresStore, commits, writer
-from runstone.stores.postgres.rows import ENTITIES, EVENTS
+from runstone.stores.postgres.rows import EVENTS, ROWS
 from tests.integration.stores.postgres.filled import Connection
 from tests.integration.stores.sqlite import scene
-from tests.integration.stores.sqlite.scene import changed, received, usual
+from tests.integration.stores.sqlite.scene import changed, received, usual, with_event, with_row
 
 DONE: Final = Committed()
 REPEATED: Final = Committed(repeated=True)
@@ -148,7 +147,7 @@ class TestRepetition:
             for seed in range(50)
         ]
         rivals = [
-            event(id=received(1000 + seed).events[0].id)(rival) for seed, (_, rival) in enumerate(pairs)
+            with_event(id=received(1000 + seed).events[0].id)(rival) for seed, (_, rival) in enumerate(pairs)
         ]
         left, right = await asyncio.gather(
             together(store, *(first for first, _ in pairs)),
@@ -172,9 +171,9 @@ class TestRefusals:
         await store.commit(received(1))
         bad: dict[int, tuple[Commit, type[CommitRefused]]] = {
             5: (received(105, source_id="mail 1"), DuplicateKey),
-            17: (event(id=received(1).events[0].id)(received(117)), DuplicateKey),
-            18: (event(actor="NUL \0")(received(118)), CommitRefused),
-            30: (event(aggregate_id="no id at all")(received(130)), CommitRefused),
+            17: (with_event(id=received(1).events[0].id)(received(117)), DuplicateKey),
+            18: (with_event(actor="NUL \0")(received(118)), CommitRefused),
+            30: (with_event(aggregate_id="no id at all")(received(130)), CommitRefused),
             31: (changed(received(131), 0, lambda _: {"head": "no hash"}), CommitRefused),
         }
         wanted = [bad[seed][0] if seed in bad else received(seed + 1000) for seed in range(40)]
@@ -203,7 +202,7 @@ class TestRefusals:
         for commit in history[:place]:
             await store.commit(commit)
         with pytest.raises(CommitRefused):
-            await store.commit(row(kind, status="NO SUCH STATE")(history[place]))
+            await store.commit(with_row(kind, status="NO SUCH STATE")(history[place]))
         assert await together(store, *history[place:]) == [DONE] * len(history[place:])
         assert await problems(store) == []
 
@@ -222,7 +221,7 @@ async def test_the_shapes_of_batches_are_those_of_the_structs(connection: Connec
         found.setdefault(shape, []).append((name, kind.replace("timestamp with time zone", "timestamptz")))
     place = ("place", "integer")
     assert found["batch_events"] == [place, *zip(EVENTS.columns[:-2], EVENTS.types[:-2], strict=True)]
-    for struct, table in ENTITIES.items():
+    for struct, table in ROWS.items():
         columns = dict(zip(table.columns, table.types, strict=True))
         name = f"batch_{table.name.removeprefix('runstone.')}"
         if name in found:
@@ -230,40 +229,16 @@ async def test_the_shapes_of_batches_are_those_of_the_structs(connection: Connec
         if f"{name}_changed" in found:
             changing = ("id", "tenant_id", *CHANGING[struct])
             assert found[f"{name}_changed"] == [place, *((one, columns[one]) for one in changing)]
-    outbox = dict(zip(ENTITIES[OutboxEntry].columns, ENTITIES[OutboxEntry].types, strict=True))
+    outbox = dict(zip(ROWS[OutboxEntry].columns, ROWS[OutboxEntry].types, strict=True))
     released = ("id", "tenant_id", *CHANGING[OutboxEntry])
     assert found["batch_outbox_released"] == [place, *((one, outbox[one]) for one in released)]
-    queue = [place, *zip(ENTITIES[QueueEntry].columns, ENTITIES[QueueEntry].types, strict=True)]
+    queue = [place, *zip(ROWS[QueueEntry].columns, ROWS[QueueEntry].types, strict=True)]
     lease = [("owner", "text"), ("attempts", "bigint")]
     assert found["batch_queued"] == queue + lease
     assert found["batch_requeued"] == [*queue, ("leased", "boolean"), *lease]
     assert {part.shape for part in commits.PARTS} | {"batch_streams", "batch_events", "batch_holds"} == set(
         found
     )
-
-
-def row(kind: type, **values: Any) -> Callable[[Commit], Commit]:
-    """A commit whose rows of one kind have other values."""
-
-    def spoil(commit: Commit) -> Commit:
-        def of(write: StreamWrite) -> dict[str, Any]:
-            return {"rows": tuple(replace(one, **values) if type(one) is kind else one for one in write.rows)}
-
-        return changed(commit, -1, of)
-
-    return spoil
-
-
-def event(**values: Any) -> Callable[[Commit], Commit]:
-    """A commit whose last event has other values."""
-
-    def spoil(commit: Commit) -> Commit:
-        *others, last = commit.events
-        spoilt = replace(last, **values)
-        commit = changed(commit, -1, lambda write: {"events": (*write.events[:-1], spoilt)})
-        return replace(commit, events=(*others, spoilt))
-
-    return spoil
 
 
 def source(commit: Commit, number: int) -> Commit:

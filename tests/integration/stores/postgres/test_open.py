@@ -51,9 +51,7 @@ async def test_a_server_that_may_lose_pages_is_refused(setting: str) -> None:
     found = binaries()
     if found is None:
         pytest.skip("no PostgreSQL here that could be set up so")
-    cluster = Cluster(found, {setting: "off"})
-    try:
-        cluster.start()
+    with Cluster(found, {setting: "off"}) as cluster:
         connection = await asyncpg.connect(cluster.url())
         await migrate(connection)
         await connection.close()
@@ -61,8 +59,6 @@ async def test_a_server_that_may_lose_pages_is_refused(setting: str) -> None:
             await PostgresStore.open(cluster.url())
         async with await PostgresStore.open(cluster.url(), unsafe={setting}) as store:
             assert await store.commit(received(1)) == Committed()
-    finally:
-        cluster.remove()
 
 
 async def test_another_encoding_is_refused(postgres: Server) -> None:

@@ -157,12 +157,8 @@ class TestItsOwnServer:
         found = binaries()
         if found is None:
             pytest.skip("no PostgreSQL here to be killed")
-        cluster = Cluster(found)
-        try:
-            cluster.start()
+        with Cluster(found) as cluster:
             yield cluster
-        finally:
-            cluster.remove()
 
     async def _migrated(self, cluster: Cluster) -> str:
         url = cluster.url()

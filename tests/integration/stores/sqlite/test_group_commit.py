@@ -6,12 +6,11 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import pytest
-from msgspec.structs import replace
 
-from runstone.core.commit import Commit, StreamWrite
+from runstone.core.commit import Commit
 from runstone.core.effect import Effect
 from runstone.core.run import Run
 from runstone.core.step import Step
@@ -19,7 +18,7 @@ from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequen
 from runstone.ports.store import Committed
 from runstone.stores.sqlite import SqliteStore
 from tests.integration.stores.sqlite import scene
-from tests.integration.stores.sqlite.scene import changed, received, usual
+from tests.integration.stores.sqlite.scene import changed, received, usual, with_event, with_row
 
 
 async def transactions(store: SqliteStore) -> list[str]:
@@ -111,7 +110,7 @@ class TestRepetition:
         (rival,) = scene.told(1, [(scene.arrival("two"),)])
         assert first.writes[0].stream_id == rival.writes[0].stream_id
         another = "018df74f-87e7-7000-8000-000000000000"
-        outcomes = await together(store, first, event(id=another)(rival))
+        outcomes = await together(store, first, with_event(id=another)(rival))
         assert outcomes[0] == Committed()
         assert isinstance(outcomes[1], StaleSequence)
 
@@ -123,30 +122,6 @@ class TestRepetition:
         assert [type(outcome) for outcome in outcomes[1:]] == [StaleFence, StaleFence]
 
 
-def row(kind: type, **values: Any) -> Callable[[Commit], Commit]:
-    """A commit whose rows of one kind have other values."""
-
-    def spoil(commit: Commit) -> Commit:
-        def rows(write: StreamWrite) -> dict[str, Any]:
-            return {"rows": tuple(replace(one, **values) if type(one) is kind else one for one in write.rows)}
-
-        return changed(commit, -1, rows)
-
-    return spoil
-
-
-def event(**values: Any) -> Callable[[Commit], Commit]:
-    """A commit whose last event has other values."""
-
-    def spoil(commit: Commit) -> Commit:
-        *others, last = commit.events
-        spoilt = replace(last, **values)
-        commit = changed(commit, -1, lambda write: {"events": (*write.events[:-1], spoilt)})
-        return replace(commit, events=(*others, spoilt))
-
-    return spoil
-
-
 def first_with(kind: type) -> int:
     """The first commit of a run that has such a row."""
     return next(
@@ -155,15 +130,20 @@ def first_with(kind: type) -> int:
 
 
 BAD: Final[dict[str, tuple[int, Callable[[Commit], Commit], type[CommitRefused], str]]] = {
-    "an id that exists": (0, event(id=usual(1)[0].events[0].id), DuplicateKey, "orchestration_events.id"),
-    "a state that does not exist": (0, row(Run, status="NONSENSE"), CommitRefused, "CHECK constraint"),
-    "a step of no run": (first_with(Step), row(Step, run_id="?"), CommitRefused, "FOREIGN KEY"),
-    "an effect of no step": (first_with(Effect), row(Effect, step_id="?"), CommitRefused, "FOREIGN KEY"),
-    "nothing where something has to be": (0, event(actor=None), CommitRefused, "NOT NULL"),
-    "text where a number belongs": (0, event(run_seq="one"), CommitRefused, "cannot store TEXT"),
-    "a number that is too large": (0, event(event_version=2**70), CommitRefused, "too large"),
-    "what is no value at all": (0, event(actor=object()), CommitRefused, "parameter"),
-    "text that is not Unicode": (0, event(actor="\ud800"), CommitRefused, "surrogates"),
+    "an id that exists": (
+        0,
+        with_event(id=usual(1)[0].events[0].id),
+        DuplicateKey,
+        "orchestration_events.id",
+    ),
+    "a state that does not exist": (0, with_row(Run, status="NONSENSE"), CommitRefused, "CHECK constraint"),
+    "a step of no run": (first_with(Step), with_row(Step, run_id="?"), CommitRefused, "FOREIGN KEY"),
+    "an effect of no step": (first_with(Effect), with_row(Effect, step_id="?"), CommitRefused, "FOREIGN KEY"),
+    "nothing where something has to be": (0, with_event(actor=None), CommitRefused, "NOT NULL"),
+    "text where a number belongs": (0, with_event(run_seq="one"), CommitRefused, "cannot store TEXT"),
+    "a number that is too large": (0, with_event(event_version=2**70), CommitRefused, "too large"),
+    "what is no value at all": (0, with_event(actor=object()), CommitRefused, "parameter"),
+    "text that is not Unicode": (0, with_event(actor="\ud800"), CommitRefused, "surrogates"),
 }
 """Of the commits of a run: which is spoilt, how, and what the store says."""
 

@@ -84,7 +84,7 @@ def contents(connection: sqlite3.Connection, table: str) -> list[tuple[Any, ...]
 
 
 def core_allows(machine: Machine, before: str, after: str) -> bool:
-    """Whether a commit may leave an entity there: by some moves, or where it was if it has not ended."""
+    """Whether a commit may leave an aggregate there: by some moves, or where it was if it has not ended."""
     return after in machine.reachable(before) or (before == after and before not in machine.terminal)
 
 

@@ -18,10 +18,10 @@ from msgspec import Raw
 from runstone.stores.sql import migrations
 from runstone.stores.sqlite import commits
 from runstone.stores.sqlite.files import APPLICATION_ID, open_reader, open_writer
-from runstone.stores.sqlite.rows import CHECKPOINTS, ENTITIES, EVENTS, STREAMS, TOMBSTONES, Table
+from runstone.stores.sqlite.rows import CHECKPOINTS, EVENTS, ROWS, STREAMS, TOMBSTONES, Table
 from tests.integration.stores.sqlite import scene
 
-TABLES: Final[list[Table[Any]]] = [EVENTS, STREAMS, CHECKPOINTS, TOMBSTONES, *ENTITIES.values()]
+TABLES: Final[list[Table[Any]]] = [EVENTS, STREAMS, CHECKPOINTS, TOMBSTONES, *ROWS.values()]
 MIRRORED: Final = {table.name: table for table in TABLES}
 
 OPERATIONAL: Final = {

@@ -94,12 +94,19 @@ def test_nobody_else_deletes_what_has_ended(connection: sqlite3.Connection) -> N
             connection.execute(f"DELETE FROM {table}")
 
 
-def test_expired_runs_are_found_along_an_index(connection: sqlite3.Connection) -> None:
-    names = ("ended_before", "received_before", "tenant_id", "ingested_at", "signal_id", "limit")
-    plan = connection.execute(
-        f"EXPLAIN QUERY PLAN {retention._SQL['expired']}", dict.fromkeys(names)
-    ).fetchall()
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("expired", "SEARCH s USING INDEX signals_by_age ("),
+        ("expired_schedules", "SEARCH d USING INDEX schedules_over ("),
+    ],
+)
+def test_what_has_expired_is_found_along_an_index(
+    connection: sqlite3.Connection, name: str, first: str
+) -> None:
+    names = ("ended_before", "received_before", "tenant_id", "began_at", "first_id", "limit")
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {retention._SQL[name]}", dict.fromkeys(names)).fetchall()
     steps = [row[3] for row in plan]
-    assert steps[0].startswith("SEARCH s USING INDEX signals_by_age (")
+    assert steps[0].startswith(first)
     assert [step for step in steps if step.startswith("SCAN")] == []
     assert [step for step in steps if "TEMP B-TREE" in step] == []

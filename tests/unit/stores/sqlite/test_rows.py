@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.errors import StoreCorrupt
-from runstone.stores.sqlite.rows import ENTITIES, EVENTS, SIZES, Table, chunks, from_micros, to_micros
+from runstone.stores.sqlite.rows import EVENTS, ROWS, SIZES, Table, chunks, from_micros, to_micros
 from runstone.testing.clock import SeededIds, VirtualClock
 from runstone.testing.histories import five_step_history
 from runstone.testing.hostile import PAYLOADS, TEXTS
@@ -81,7 +81,7 @@ def test_every_row_of_a_run_goes_in_and_comes_out() -> None:
     commits = [decision.commit for decision in history]
     rows = [row for commit in commits for write in commit.writes for row in write.rows]
     for row in rows:
-        table = ENTITIES[type(row)]
+        table = ROWS[type(row)]
         assert table.unpack(table.pack(row)) == row
     for event in (event for commit in commits for event in commit.events):
         assert EVENTS.unpack(EVENTS.pack(event)) == event

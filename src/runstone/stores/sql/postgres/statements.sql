@@ -384,14 +384,15 @@ LEFT JOIN LATERAL (
 ) AS e ON true;
 
 -- name: load_many
--- The same for many streams: each place has its number, from 1.
-SELECT p.place, s.*, e.*
+-- The same for many streams: each place has its number, from 1. Only the first row of each has the head, for to write it
+-- and to read it costs as much as a quarter of an event.
+SELECT p.place, {head_once}, e.*
 FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) WITH ORDINALITY AS p (of_tenant, of_stream, after_seq, place)
 CROSS JOIN LATERAL (
     SELECT {head_selected} FROM runstone.streams WHERE id = p.of_stream AND tenant_id = p.of_tenant
-) AS s
+) AS s ({head_columns})
 LEFT JOIN LATERAL (
-    SELECT {event_selected}
+    SELECT {event_selected}, row_number() OVER (ORDER BY run_seq) AS nth
     FROM runstone.orchestration_events
     WHERE stream_id = p.of_stream AND tenant_id IS NOT DISTINCT FROM p.of_tenant AND run_seq > p.after_seq
     ORDER BY run_seq
@@ -688,6 +689,51 @@ released AS (
 )
 SELECT count(*) FROM released;
 
+-- name: release_stray_effects
+-- A worker puts back what it has and does not know of. Tenant by tenant along the index, beyond what is only due.
+WITH RECURSIVE
+tenants (tenant_id) AS (
+    (
+        SELECT tenant_id
+        FROM runstone.outbox_events
+        WHERE status IN ('PENDING', 'FAILED', 'PROCESSING')
+        ORDER BY tenant_id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT o.tenant_id
+        FROM runstone.outbox_events AS o
+        WHERE o.status IN ('PENDING', 'FAILED', 'PROCESSING') AND o.tenant_id > t.tenant_id
+        ORDER BY o.tenant_id
+        LIMIT 1
+    )
+    FROM tenants AS t
+    WHERE t.tenant_id IS NOT NULL
+),
+strays AS MATERIALIZED (
+    SELECT o.id
+    FROM tenants AS t
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM runstone.outbox_events
+        WHERE tenant_id = t.tenant_id
+            AND greatest(coalesce(next_retry_at, created_at), held_until) > $2
+            AND status IN ('PENDING', 'FAILED', 'PROCESSING')
+            AND owner = $1
+            AND id <> ALL ($3::uuid[])
+        ORDER BY id
+        FOR NO KEY UPDATE
+    ) AS o
+),
+released AS (
+    UPDATE runstone.outbox_events
+    SET owner = NULL, fence = fence + 1, held_until = 'epoch', claims = greatest(claims - 1, 0)
+    WHERE id = ANY (ARRAY(SELECT id FROM strays)) AND owner = $1
+    RETURNING 1
+)
+SELECT count(*) FROM released;
+
 -- name: effect_by_key
 SELECT {effect_selected} FROM runstone.effects WHERE tenant_id = $1 AND idempotency_key = $2;
 
@@ -922,6 +968,22 @@ WHERE s.ingested_at <= greatest($1::timestamptz, $2::timestamptz)
     AND h.last_at <= CASE WHEN h.has_runs THEN $1 ELSE $2 END
 ORDER BY s.ingested_at, s.id
 LIMIT $6;
+
+-- name: expired_schedules
+-- Schedules that are over and have rested, along their age.
+SELECT d.tenant_id::text, d.id::text, d.id::text, d.created_at, 1, h.last_seq, h.last_at
+FROM runstone.schedules AS d
+CROSS JOIN LATERAL (SELECT last_seq, last_at FROM runstone.streams WHERE id = d.id) AS h
+WHERE d.status IN ('CANCELLED', 'DONE')
+    AND d.created_at <= $1
+    AND ($2::uuid IS NULL OR d.tenant_id = $2)
+    AND (d.created_at, d.id) > (
+        coalesce($3::timestamptz, '-infinity'),
+        coalesce($4::uuid, '00000000-0000-0000-0000-000000000000')
+    )
+    AND h.last_at <= $1
+ORDER BY d.created_at, d.id
+LIMIT $5;
 
 -- name: forget
 -- The retention function; all of it is in the database, for only its owner may delete.

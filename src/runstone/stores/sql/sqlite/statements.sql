@@ -197,6 +197,16 @@ UPDATE outbox_events
 SET owner = NULL, fence = fence + 1, held_until = :held_until, claims = max(claims - 1, 0)
 WHERE owner = :worker_id AND id IN (SELECT value FROM json_each(:effect_ids));
 
+-- name: release_stray_effects
+-- A worker puts back what it has in one tenant and does not know of. Along the index, beyond what is only due.
+UPDATE outbox_events
+SET owner = NULL, fence = fence + 1, held_until = 0, claims = max(claims - 1, 0)
+WHERE tenant_id = :tenant_id
+    AND max(coalesce(next_retry_at, created_at), held_until) > :since
+    AND status IN ('PENDING', 'FAILED', 'PROCESSING')
+    AND owner = :worker_id
+    AND id NOT IN (SELECT value FROM json_each(:keeping));
+
 -- name: effect_fences
 -- The fences that the holds of a batch of commits are compared with, as one JSON value.
 SELECT json_group_object(id, fence) FROM outbox_events WHERE id IN (SELECT value FROM json_each(:effect_ids));
@@ -353,7 +363,7 @@ FROM signals AS s
 CROSS JOIN streams AS h
 WHERE s.ingested_at <= max(:ended_before, :received_before)
     AND (:tenant_id IS NULL OR s.tenant_id = :tenant_id)
-    AND (s.ingested_at, s.id) > (:ingested_at, :signal_id)
+    AND (s.ingested_at, s.id) > (:began_at, :first_id)
     AND NOT EXISTS (
         SELECT 1
         FROM signals AS o
@@ -383,6 +393,19 @@ HAVING max(h.last_at) <= CASE WHEN max(h.kind = 'RUN') THEN :ended_before ELSE :
 ORDER BY s.ingested_at, s.id
 LIMIT :limit;
 
+-- name: expired_schedules
+-- Schedules that are over and have rested, along their age.
+SELECT d.tenant_id, d.id, d.id, d.created_at, 1, h.last_seq, h.last_at
+FROM schedules AS d INDEXED BY schedules_over
+CROSS JOIN streams AS h ON h.id = d.id
+WHERE d.status IN ('CANCELLED', 'DONE')
+    AND d.created_at <= :ended_before
+    AND (:tenant_id IS NULL OR d.tenant_id = :tenant_id)
+    AND (d.created_at, d.id) > (:began_at, :first_id)
+    AND h.last_at <= :ended_before
+ORDER BY d.created_at, d.id
+LIMIT :limit;
+
 -- name: unfinished
 -- What of these streams has not ended, or never does.
 SELECT 'run ' || r.id || ' has not ended'
@@ -395,7 +418,11 @@ WHERE e.run_id IN (SELECT value FROM json_each(:stream_ids)) AND e.status NOT IN
 UNION ALL
 SELECT lower(s.kind) || ' ' || s.id || ' outlives the runs that write to it'
 FROM streams AS s
-WHERE s.id IN (SELECT value FROM json_each(:stream_ids)) AND s.kind IN ({lasting})
+WHERE s.id IN (SELECT value FROM json_each(:stream_ids)) AND s.kind IN ({endless})
+UNION ALL
+SELECT 'schedule ' || d.id || ' is active'
+FROM schedules AS d
+WHERE d.id IN (SELECT value FROM json_each(:stream_ids)) AND d.status = 'ACTIVE'
 LIMIT 1;
 
 -- name: forget

@@ -1,0 +1,195 @@
+"""Whose a run is: workers that die, that lose their runs, and that give them back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import runstone as rs
+from runstone.errors import StoreBusy
+from runstone.stores.sqlite import SqliteStore
+from tests.integration.engine.lab import (
+    SHORT_LEASE,
+    data,
+    leased,
+    log,
+    process,
+    suspended,
+    types,
+    until,
+    within,
+)
+
+
+async def test_the_runs_of_a_dead_worker_are_claimed_after_its_lease(path: str) -> None:
+    app = rs.App("desk")
+    calls: list[str] = []
+    alive = [False]
+
+    @app.tool
+    async def work() -> str:
+        calls.append("work")
+        if not alive[0]:
+            await asyncio.Event().wait()
+        return "done"
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        await run.decide("first", 1)
+        return await run.call(work)
+
+    async with process(app, path, lease=SHORT_LEASE) as dead:
+        handle_ = await app.start(handle)
+        await until(lambda: bool(calls))
+        await dead.crash()
+        alive[0] = True
+        async with process(app, path) as survivor:
+            assert await within(survivor.handle(handle_).result()) == "done"
+            events = await log(survivor.handle(handle_))
+    assert calls == ["work", "work"]
+    done = [event for event in events if event.event_type == "STEP_COMPLETED"]
+    assert [event.engine_attempt for event in done] == [1, 2]
+
+
+async def test_a_worker_that_lost_its_run_writes_nothing_more(path: str) -> None:
+    """Its lease runs out while its handler is busy; the new owner shuts it out."""
+    app = rs.App("desk")
+    gates = [asyncio.Event(), asyncio.Event()]
+    entered: list[int] = []
+
+    @app.tool
+    async def work() -> int:
+        mine = len(entered)
+        entered.append(mine)
+        await gates[mine].wait()
+        return mine
+
+    @app.on()
+    async def handle(run: rs.Run) -> int:
+        return await run.call(work)
+
+    async with process(app, path, lease=rs.seconds(3600), concurrency=1) as first:
+        handle_ = await app.start(handle)
+        await until(lambda: len(entered) == 1)
+        released = await first.runtime.store.release(first.worker.id)
+        assert released == 1
+        async with process(app, path) as second:
+            await until(lambda: len(entered) == 2)
+            gates[0].set()
+            await until(lambda: not first.worker.holds(handle_.id), "the loser letting go")
+            gates[1].set()
+            assert await within(second.handle(handle_).result()) == 1
+            assert (await types(second.handle(handle_))).count("STEP_COMPLETED") == 1
+
+
+async def test_a_run_that_waits_for_days_is_in_nobodys_memory(path: str) -> None:
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> Any:
+        return await run.wait("x", timeout=rs.days(2))
+
+    async with process(app, path) as here:
+        handles = [await app.start(handle) for _ in range(5)]
+        for found in handles:
+            await suspended(app, found)
+        assert not any(here.worker.holds(found.id) for found in handles)
+        assert here.worker.free == 256
+        await handles[3].answer("x", 3)
+        assert await within(handles[3].result()) == 3
+
+
+async def test_a_worker_that_cannot_renew_its_lease_stops_in_time(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = rs.App("desk")
+    stopped = asyncio.Event()
+
+    @app.tool
+    async def stuck() -> None:
+        await asyncio.Event().wait()
+
+    @app.on()
+    async def handle(run: rs.Run) -> None:
+        try:
+            await run.call(stuck)
+        finally:
+            stopped.set()
+
+    async with process(app, path, lease=SHORT_LEASE) as here:
+        handle_ = await app.start(handle)
+        await until(lambda: here.worker.holds(handle_.id))
+
+        async def busy(*_: Any, **__: Any) -> Any:
+            raise StoreBusy
+
+        monkeypatch.setattr(here.runtime.store, "heartbeat", busy)
+        monkeypatch.setattr(here.runtime.store, "claim", busy)
+        await within(stopped.wait())
+        assert not await data(handle_, "RUN_FAILED")
+    assert "cannot extend the lease" in caplog.text
+
+
+async def test_a_run_that_cannot_be_written_is_given_back_and_tried_again(
+    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = rs.App("desk")
+    caplog.set_level(logging.CRITICAL, "runstone.worker")
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        await run.decide("x", 1)
+        return "done"
+
+    async with process(app, path):
+        handle_ = await app.start(handle, key="warm-up")
+        await within(handle_.result())
+        real, refused = SqliteStore.commit, Counter[str]()
+
+        async def sometimes(store: SqliteStore, commit: Any) -> Any:
+            if any(event.event_type == "STEP_STARTED" for event in commit.events) and refused["x"] < 2:
+                refused["x"] += 1
+                raise StoreBusy
+            return await real(store, commit)
+
+        monkeypatch.setattr(SqliteStore, "commit", sometimes)
+        handle_ = await app.start(handle)
+        assert await within(handle_.result()) == "done"
+        assert refused["x"] == 2
+
+
+async def test_strays_are_given_back(path: str) -> None:
+    """A run that is in a worker's name without its knowing is free again after two heartbeats."""
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        return "done"
+
+    async with process(app, path, lease=rs.seconds(0.3)) as here:
+        await until(lambda: leased(app))
+        async with process(app, path, worker=False) as gateway:
+            handle_ = await app.start(handle)
+            await gateway.runtime.store.claim(
+                here.worker.id, handlers=["handle"], code_rank="", limit=1, lease=rs.seconds(9)
+            )
+            assert await within(gateway.handle(handle_).result()) == "done"
+
+
+async def test_a_run_that_only_waits_for_its_effects_is_nobodys(path: str) -> None:
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        await run.effect(rs.NotifyUser(user_id="u", message="m"))
+        return "asked"
+
+    async with process(app, path) as here:
+        handle_ = await app.start(handle)
+        assert await within(handle_.result()) == "asked"
+        assert (await handle_.status()).status == "RUNNING"
+        assert await here.runtime.store.heartbeat(here.worker.id, lease=rs.seconds(9)) == {}
