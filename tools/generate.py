@@ -133,8 +133,8 @@ def cli_page() -> str:
         + "What `--help` says of every verb. RUN is a run's id, the beginning of one (6 characters or\n"
         + "more), or the key you gave it. At a terminal lists are tables; elsewhere tabs stand between\n"
         + "their columns. Exit codes: 0 all is well, 1 something was found that is not as it has to be,\n"
-        + "2 it could not be done, 130 interrupted.\n\n"
-        + "Before or after any verb, all but the first:\n\n"
+        + "2 it could not be done, 130 interrupted, 141 nobody reads the output any more.\n\n"
+        + "These stand before a verb or after it, `--version` alone:\n\n"
         + "".join(_options(program, cli))
         + "".join(_verb(click.Context(verb, program, name), "##") for name, verb in verbs if verb)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import sha256
+from typing import Final
 from uuid import UUID
 
 from msgspec import Raw
@@ -76,11 +77,16 @@ def content_hash(content: Raw | bytes) -> str:
 
 def digest(*fields: str) -> str:
     """SHA-256 over length-prefixed fields."""
-    return sha256(b"".join(map(_prefixed, fields))).hexdigest()
+    prefixed = [_remembered(field) if len(field) <= _SHORT else _prefixed(field) for field in fields]
+    return sha256(b"".join(prefixed)).hexdigest()
 
 
-@lru_cache(maxsize=4096)
 def _prefixed(field: str) -> bytes:
-    """A field behind its length. Most come again and again: names of types and versions, ids of streams."""
     encoded = field.encode()
     return len(encoded).to_bytes(4, "big") + encoded
+
+
+_SHORT: Final = 64
+"""How long a field may be to be remembered: others may come from anybody, and be of any size."""
+_remembered: Final = lru_cache(maxsize=4096)(_prefixed)
+"""Most fields come again and again: names of types and versions, ids of streams."""

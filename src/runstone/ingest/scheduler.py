@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from runstone.core import codec
+from runstone.core.catalogue import CATALOGUE
 from runstone.core.commands import ReceiveSignal
 from runstone.core.commit import Commit, Context, StreamWriter, stream_write
 from runstone.core.decide import Case, decide
@@ -57,7 +58,6 @@ IN_A_ROW: Final = 3
 """So many that the store would not take, one after the other, are its own trouble: the rest wait."""
 
 _log = logging.getLogger("runstone.scheduler")
-_read: Final = codec.reader(TaskScheduled)
 
 
 class _Newer(Exception):
@@ -153,7 +153,7 @@ class Scheduler:
         """Fires one; what is wrong with it holds up no other. False: it is the store that cannot."""
         schedule_id, now = found.schedule.id, self._clock.now()
         times, until = self._troubles.get(schedule_id, (0, now))
-        if until > now:
+        if now < until <= now + TROUBLE:  # later only for a clock that was set back
             return True
         try:
             if await self._fire(found):
@@ -206,7 +206,7 @@ class Scheduler:
         now = self._clock.now()
         if scheduled is None or _next_at(one) > now:
             return False  # it was replaced a moment ago, or the clock was set back
-        asked = _read(scheduled.event_data)
+        asked = CATALOGUE.read(scheduled, TaskScheduled)
         if code_rank(asked.orchestrator_version) > code_rank(self._version):
             raise _Newer(f"version {asked.orchestrator_version!r} asked for it, this is {self._version!r}")
         due_at, next_at = _times(found, now)

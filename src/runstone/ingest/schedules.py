@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from runstone.core import codec
 from runstone.core import schedule as core
+from runstone.core.catalogue import CATALOGUE
 from runstone.core.commit import Commit, Context, StreamWriter, stream_write
 from runstone.core.decide.schedules import cancel
 from runstone.core.fold import schedule_fold
@@ -19,8 +19,6 @@ from runstone.errors import CommitRefused, NotFound
 from runstone.ports.cases import ATTEMPTS, make_durable
 from runstone.ports.schedules import find_stream, load_schedule
 from runstone.ports.store import Host, Store
-
-_read: Final = codec.reader(TaskScheduled)
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +49,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_schedule(store: Store, tenant_id: str, name: str) -> Schedule | None:
     """The schedule of this name; none if nobody has scheduled it."""
-    row = await store.get_schedule(tenant_id, await find_stream(store, tenant_id, name))
+    row = await store.find_schedule(tenant_id, name)
     return None if row is None else await _whole(store, row)
 
 
@@ -77,7 +75,7 @@ async def _whole(store: Store, row: core.Schedule) -> Schedule | None:
     events = await store.fetch(row.tenant_id, row.id, after_seq=row.scheduled_seq - 1, limit=1)
     if not events:
         return None
-    asked = _read(events[0].event_data)
+    asked = CATALOGUE.read(events[0], TaskScheduled)
     return Schedule(
         name=row.name,
         task=row.task,

@@ -214,7 +214,7 @@ class Dispatcher:
             return False
         self._sure_at = now
         if strays:
-            _log.warning("gave back %d effects: the answer to their claim was lost", strays)
+            _log.warning("gave back %d effects that were in its name and unknown to it", strays)
         return True
 
     async def drain(self, deadline: timedelta = timedelta(seconds=30)) -> None:

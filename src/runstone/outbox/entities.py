@@ -8,14 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from runstone.core import codec
+from runstone.core.catalogue import CATALOGUE
 from runstone.core.events import Event
 from runstone.core.keys import entity_stream
 from runstone.core.payloads import EntityUpdated
 from runstone.ports.store import Store
 
 PAGE: Final = 500
-_read = codec.reader(EntityUpdated)
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +70,7 @@ async def read_history(
 
 
 def _as_of(event: Event, created_at: datetime) -> Entity:
-    changed = _read(event.event_data)
+    changed = CATALOGUE.read(event, EntityUpdated)
     return Entity(
         entity_type=changed.entity_type,
         entity_id=changed.entity_id,

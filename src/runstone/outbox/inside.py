@@ -19,12 +19,13 @@ import msgspec
 from runstone.core.commit import Commit, Context, StreamWriter, stream_write
 from runstone.core.events import Event, StreamKind
 from runstone.core.fold import StreamFold, entities, fold_stream, new_state, stream_fold
+from runstone.core.keys import event_key
 from runstone.core.run import Run
 from runstone.core.state import EntityState, ScheduleState, StreamState
 from runstone.core.stream import Stream
 from runstone.outbox.outcomes import Report, raised
 from runstone.ports.executor import EffectCall, Failed, InnerExecutor, Outcome, Succeeded
-from runstone.ports.schedules import FAR, load_schedule
+from runstone.ports.schedules import FAR, find_stream, load_schedule
 from runstone.ports.store import Host
 
 STREAMS_KEPT: Final = 512
@@ -50,9 +51,15 @@ class Inside:
         self._searched: dict[str, int] = {}
         """How far streams were looked through for that."""
 
-    def place(self, generation: int = 0) -> tuple[StreamKind, str]:
-        """The stream it writes to."""
-        return self._executor.place(self.call, generation)
+    @property
+    def place(self) -> tuple[StreamKind, str]:
+        """The stream it writes to, as long as that was not archived."""
+        return self._executor.place(self.call)
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule it writes to, if to one."""
+        return self._executor.schedule(self.call)
 
     def asked_by(self, run: Run | None) -> None:
         """Whose code asked for it, as far as its run says."""
@@ -79,12 +86,23 @@ class Inside:
             return
         first = refused.writes[0].events[0]
         searched = self._searched.get(first.stream_id, 0)
-        end = self._searched[first.stream_id] = first.run_seq - 1
+        end = first.run_seq - 1
         while end > searched and self.found is None:
             after = max(searched, end - PAGE)
             page = await host.fetch(first.tenant_id, first.stream_id, after_seq=after, limit=end - after)
             self.found = next((one for one in page if one.idempotency_key == first.idempotency_key), None)
             end = after
+        self._searched[first.stream_id] = first.run_seq - 1
+
+    async def look_where_it_would_be(self, state: StreamState, host: Host) -> bool:
+        """Whether the stream has it already, so that it fails for what it did itself."""
+        seq = self._executor.written_at(self.call)
+        if seq is None or seq > state.last_seq:
+            return False
+        for event in await host.fetch(state.tenant_id, state.stream_id, after_seq=seq - 1, limit=1):
+            own = event_key(state.stream_id, event.event_type, occurrence=self.call.effect_id)
+            self.found = event if event.idempotency_key == own else None
+        return self.found is not None
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -121,6 +139,8 @@ class Streams:
             if not read and (isinstance(outcome, Failed) or not writer.events):
                 known = await self._read(known)
                 writer, outcome = _attempt(known, inside, cause, context)
+            if isinstance(outcome, Failed) and await inside.look_where_it_would_be(known.state, self._host):
+                writer, outcome = _attempt(known, inside, cause, context)
             self._keep(msgspec.structs.replace(known, latest=False))
             if not isinstance(outcome, Succeeded) or not writer.events:
                 yield outcome, _NOTHING
@@ -131,19 +151,11 @@ class Streams:
 
     async def _place(self, inside: Inside) -> tuple[StreamKind, str]:
         """The stream it writes to: what was archived leaves its place to the next one (§STO-57)."""
-        generation = 0
-        kind, stream_id = inside.place()
-        while kind == "SCHEDULE" and await self._is_archived(inside.call.tenant_id, stream_id):
-            generation += 1
-            kind, stream_id = inside.place(generation)
-        return kind, stream_id
-
-    async def _is_archived(self, tenant_id: str, stream_id: str) -> bool:
-        """Only one of which nothing was seen can be: who writes to another on what he saw is refused."""
+        kind, stream_id = inside.place
         known = self._kept.get(stream_id)
-        if known is not None and known.state.last_seq:
-            return False
-        return await self._host.find_tombstone(tenant_id, stream_id=stream_id) is not None
+        if inside.schedule is None or (known is not None and known.state.last_seq):
+            return kind, stream_id  # who writes to one that is gone, on what he saw of it, is refused
+        return kind, await find_stream(self._host, inside.call.tenant_id, inside.schedule)
 
     async def _read(self, known: _Known) -> _Known:
         """The stream as it is now: what came after what is known; all of it, if that is not how it began."""

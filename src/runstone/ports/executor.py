@@ -100,17 +100,25 @@ class InnerExecutor(Protocol):
     the stream as it is by then. So it has to be quick, and to depend on nothing but what it is given.
     """
 
-    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
-        """The kind and the id of the stream it writes to, which may not be there yet.
+    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
+        """The kind and the id of the stream it writes to, which may not be there yet."""
+        ...
 
-        `generation` is how often a stream that was its place has been archived (§STO-57).
-        """
+    def schedule(self, call: EffectCall) -> str | None:
+        """The name of the schedule it writes to, if to one: that may have another stream by now (§STO-57)."""
         ...
 
     def perform(self, call: EffectCall, stream: StreamWriter[Any], cause: str) -> Outcome:
         """Records what it does, caused by `cause`: the event that the effect's own stream has of it.
 
         After `Failed` or an exception, which mean the same as for an `Executor`, nothing of it is written.
+        """
+        ...
+
+    def written_at(self, call: EffectCall) -> int | None:
+        """The `run_seq` that its event has, if it is there already; none where what it asks for does not say.
+
+        For an effect that fails because of what it has itself done before (§OUT-75).
         """
         ...
 

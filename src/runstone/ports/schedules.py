@@ -14,7 +14,13 @@ FAR: Final = 2**53
 
 
 async def find_stream(host: Host, tenant_id: str, name: str) -> str:
-    """The stream that a schedule of this name has, or would have: the first not archived (§ENT-32)."""
+    """The stream that the schedule of this name has, or would have: the first not archived (§ENT-32).
+
+    One that came from another store may be of a later generation than its name has here.
+    """
+    known = await host.find_schedule(tenant_id, name)
+    if known is not None:
+        return known.id
     generation = 0
     stream_id = schedule_stream(tenant_id, name)
     while await host.find_tombstone(tenant_id, stream_id=stream_id) is not None:

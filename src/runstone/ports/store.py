@@ -258,12 +258,16 @@ class Host(EventLog, Protocol):
 
         Answers to its claims may have been lost (§OUT-76). Only entries whose lease goes beyond `since` are
         looked at: when it last asked, or began. It asks while no claim of its own is under way, and none is
-        counted, as after `release_effects`.
+        counted, as after `release_effects`. So the name is that of one life of one process, never used again.
         """
         ...
 
     async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
-        """The schedule of this stream; `core.keys.schedule_stream` says which one that is."""
+        """The schedule of this stream."""
+        ...
+
+    async def find_schedule(self, tenant_id: str, name: str) -> Schedule | None:
+        """The schedule that has this name now; `ports.schedules.find_stream` says where the next one goes."""
         ...
 
     async def due_schedules(

@@ -69,7 +69,7 @@ class StructTable(Generic[_T]):
         return unpack
 
     def _damage(self, row: Sequence[Any], error: Exception) -> StoreCorrupt:
-        values = zip(self.columns, self.fields, row, strict=True)
+        values = zip(self.columns, self.fields, row, strict=False)  # a row may have more behind
         column = next(column for column, field, value in values if not self._is_readable(field, value))
         row_id = row[self.columns.index(self.key)]
         return StoreCorrupt(f"{self.name} {row_id}: its {column} cannot be read ({error})")
@@ -103,4 +103,5 @@ def _value(value: str, field: str, changes: Changes) -> str:
 
 
 def _written(code: str, changes: Changes, **names: Any) -> Any:
+    """Code is made of the names of fields and of places in rows, and never of anything in them."""
     return eval(code, {f"change_{field}": change for field, change in changes.items()} | names)

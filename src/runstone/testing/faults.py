@@ -274,6 +274,9 @@ class FaultyStore:
     async def get_schedule(self, tenant_id: str, stream_id: str) -> Schedule | None:
         return await self._do(self.store.get_schedule(tenant_id, stream_id))
 
+    async def find_schedule(self, tenant_id: str, name: str) -> Schedule | None:
+        return await self._do(self.store.find_schedule(tenant_id, name))
+
     async def list_schedules(
         self,
         tenant_id: str,

@@ -116,6 +116,10 @@ class MemoryQueries(MemoryPart):
         stream = await self._find(tenant_id, stream_id)
         return next(iter(stream.of(Schedule)), None) if stream else None
 
+    async def find_schedule(self, tenant_id: str, name: str) -> Schedule | None:
+        schedules = [schedule for stream in await self._all(tenant_id) for schedule in stream.of(Schedule)]
+        return next((schedule for schedule in schedules if schedule.name == name), None)
+
     async def list_schedules(
         self,
         tenant_id: str,

@@ -28,7 +28,7 @@ takes milliseconds and does the same thing each time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -46,6 +46,7 @@ from runstone.core.effect import Effect
 from runstone.core.effect_specs import ScheduleTask
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ErrorInfo
+from runstone.core.rows import Row
 from runstone.core.schedule import Schedule
 from runstone.engine.functions import A, Handler, R
 from runstone.engine.values import write
@@ -62,12 +63,13 @@ from runstone.testing.golden import write_histories
 from runstone.testing.loop import LoopClock, Node, Stuck, virtual_loop
 from runstone.testing.memory import MemoryData, MemoryStore
 from runstone.testing.memory_claims import ready_at
+from runstone.testing.memory_data import MemoryStream
 
 REST: Final = timedelta(days=1000)
 """How long leases last, and nobody looks for work: the alarm says when there is some. A crash ends leases."""
 
 PATIENCE: Final = timedelta(days=400)
-"""Who waits this long for a run that does not change waits for nothing."""
+"""Who waits this long for a run that is due, or never will be, waits for nothing."""
 
 
 class RequestedEffect(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +108,9 @@ class Simulator:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._alarm.stop_all()
         self._stop.set()
         await self._serving
+        self._alarm.stop_all()
         for node, store in self._dead:
             await store.close()
             await node.bury()
@@ -199,6 +201,7 @@ class Simulator:
         self._dead.append((self._node, self._worker_store))
         await asyncio.sleep(down.total_seconds())
         self._data.end_leases()
+        self._look_around()
         self._boot()
         await self.settle()
 
@@ -243,27 +246,30 @@ class Simulator:
         self._node.call(self._runtime.bell.ring, run_id)
 
     def _open_store(self) -> MemoryStore:
-        return _WatchedStore(self._data, self.clock, self._committed, self._put_back)
+        return _WatchedStore(self._data, self.clock, self._committed, self._look_around)
 
     def _committed(self, commit: Commit) -> None:
-        """Sets the alarm for whatever is due because of it, now or later."""
         for written in commit.writes:
-            stream = self._data.streams[written.stream_id]
-            if written.kind == "RUN":
-                waits = stream.queue if stream.owner is None else None
-                wake_at = None if waits is None else waits.wake_at
-                self._alarm.set(written.stream_id, wake_at, partial(self._ring, written.stream_id))
-            for row in written.rows:
-                if isinstance(row, Schedule):
-                    self._alarm.set(row.id, row.next_at, self._wake_scheduler)
-                elif isinstance(row, Effect) and row.effect_type in self._runtime.served:
-                    self._alarm.set(row.id, ready_at(row, stream.lease_of(row)), self._wake_dispatcher)
+            self._set_alarm(self._data.streams[written.stream_id], written.rows)
             if written.stream_id in self._changes:
                 self._changes.pop(written.stream_id).set()
 
-    def _put_back(self, effect_ids: Sequence[str], until: datetime | None) -> None:
-        for effect_id in effect_ids:
-            self._alarm.set(effect_id, until or self.clock.now(), self._wake_dispatcher)
+    def _look_around(self) -> None:
+        """What somebody had, nobody has now; it is not due again yet if the clock was set back meanwhile."""
+        for stream in self._data.streams.values():
+            self._set_alarm(stream, list(stream.rows.values()))
+
+    def _set_alarm(self, stream: MemoryStream, rows: Iterable[Row]) -> None:
+        """For whatever is due because of these, now or later."""
+        if stream.head.kind == "RUN":
+            run_id = stream.head.stream_id
+            waits = None if stream.owner in self._data.workers else stream.queue
+            self._alarm.set(run_id, None if waits is None else waits.wake_at, partial(self._ring, run_id))
+        for row in rows:
+            if isinstance(row, Schedule):
+                self._alarm.set(row.id, row.next_at, self._wake_scheduler)
+            elif isinstance(row, Effect) and row.effect_type in self._runtime.served:
+                self._alarm.set(row.id, ready_at(row, stream.lease_of(row)), self._wake_dispatcher)
 
     def _wake_dispatcher(self) -> None:
         if self._runtime.dispatcher is not None:
@@ -273,24 +279,30 @@ class Simulator:
         if self._runtime.scheduler is not None:
             self._node.call(self._runtime.scheduler.wake)
 
-    async def changed(self, stream_id: str, most: float) -> bool:
-        """Waits until a commit touches the stream; false if none did in time."""
+    async def changed(self, stream_id: str) -> bool:
+        """Waits until a commit touches the stream; false if none did, long after it was due."""
         event = self._changes.setdefault(stream_id, asyncio.Event())
         with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), most)
+            await asyncio.wait_for(event.wait(), self._patience(stream_id).total_seconds())
             return True
         return False
 
+    def _patience(self, stream_id: str) -> timedelta:
+        stream = self._data.streams.get(stream_id)
+        now = self.clock.now()
+        wake_at = stream.queue.wake_at if stream is not None and stream.queue is not None else None
+        return PATIENCE if wake_at is None else PATIENCE + max(timedelta(0), wake_at - now)
+
 
 class _WatchedStore(MemoryStore):
-    """Tells of all that makes work for somebody: commits, and effects that were put back."""
+    """Tells of all that makes work for somebody: commits, and what was put back."""
 
     def __init__(
         self,
         data: MemoryData,
         clock: Clock,
         committed: Callable[[Commit], None],
-        put_back: Callable[[Sequence[str], datetime | None], None],
+        put_back: Callable[[], None],
     ) -> None:
         super().__init__(data, clock=clock)
         self._committed = committed
@@ -301,11 +313,21 @@ class _WatchedStore(MemoryStore):
         self._committed(commit)
         return result
 
+    async def release(self, worker_id: str, run_ids: Sequence[str] | None = None) -> int:
+        count = await super().release(worker_id, run_ids)
+        self._put_back()
+        return count
+
     async def release_effects(
         self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
     ) -> int:
         count = await super().release_effects(worker_id, effect_ids, until=until)
-        self._put_back(effect_ids, until)
+        self._put_back()
+        return count
+
+    async def release_stray_effects(self, worker_id: str, *, keeping: Sequence[str], since: datetime) -> int:
+        count = await super().release_stray_effects(worker_id, keeping=keeping, since=since)
+        self._put_back()
         return count
 
 
@@ -325,7 +347,7 @@ class _Client(Runtime):
         self._simulator = simulator
 
     async def changed(self, run_id: str, most: float) -> None:
-        if not await self._simulator.changed(run_id, PATIENCE.total_seconds()):
+        if not await self._simulator.changed(run_id):
             raise Stuck(f"Run {run_id} has not changed for {PATIENCE.days} days: answer it, or let it end")
 
 

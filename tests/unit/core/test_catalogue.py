@@ -44,6 +44,9 @@ EXPECTED: dict[AggregateType, str] = {
 """§EVT-11 to §EVT-17, §EVT-25, §EVT-26"""
 
 
+VERSIONS = {"TASK_SCHEDULED": 2}
+"""Types whose data has changed; all others are as they were first."""
+
 OF_ENTITIES = {"ENTITY_UPDATED"}
 """Told in `test_entities.py`: no story of a run holds them."""
 OF_SCHEDULES = {"TASK_SCHEDULED", "TASK_FIRED", "SCHEDULE_CANCELLED"}
@@ -58,7 +61,7 @@ def test_every_type_of_event_and_whom_it_is_about() -> None:
 @pytest.mark.parametrize("kind", CATALOGUE.types.values(), ids=CATALOGUE.types)
 def test_a_type_and_its_class_have_one_name_and_an_explanation(kind: type[Payload]) -> None:
     assert kind.EVENT_TYPE.replace("_", "").lower() == kind.__name__.lower()
-    assert kind.VERSION == 1
+    assert kind.VERSION == VERSIONS.get(kind.EVENT_TYPE, 1)
     assert (kind.__doc__ or "").splitlines()[0].endswith(".")
 
 

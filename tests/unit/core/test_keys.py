@@ -25,6 +25,16 @@ def test_packing_puts_the_length_before_each_field() -> None:
     assert keys.digest() == hashlib.sha256(b"").hexdigest()
 
 
+def test_a_long_field_is_packed_alike_and_not_kept() -> None:
+    """It may be anybody's, and as long as they like."""
+    for size in (64, 65, 100_000):
+        assert keys.digest("é" * size, "x") == packed("é" * size, "x")
+    before = keys._remembered.cache_info().currsize
+    for number in range(10):
+        keys.digest(f"{number}" + "x" * 64)
+    assert keys._remembered.cache_info().currsize == before
+
+
 @given(FIELDS, FIELDS)
 def test_no_two_lists_of_fields_pack_alike(one: list[str], other: list[str]) -> None:
     assert (keys.digest(*one) == keys.digest(*other)) == (one == other)

@@ -112,6 +112,20 @@ def test_one_of_a_name_that_was_archived_stands_where_its_generation_says() -> N
     assert writer.fold.version == 1
 
 
+def test_one_of_the_first_version_reads_as_it_was_meant(record: Record) -> None:
+    """§EVT-19: of no generation, and asked for by whatever version."""
+    row = record.schedule()
+    now = record.events[0]
+    then = replace(now, event_version=1)
+    said = CATALOGUE.read(then, payloads.TaskScheduled)
+    assert now.event_version == 2
+    assert said == CATALOGUE.read(now, payloads.TaskScheduled)
+    assert (said.generation, said.orchestrator_version) == (0, "")
+    folded = fold_stream(ScheduleState(stream_id=NIGHTLY, tenant_id=TENANT), [then])
+    assert isinstance(folded, ScheduleState)
+    assert folded.schedule == row
+
+
 def _stream_writer(stream_id: str) -> StreamWriter[ScheduleFold]:
     state = ScheduleState(stream_id=stream_id, tenant_id=TENANT)
     context = Context(now=NOON, new_id=Ids(), actor="dispatcher")

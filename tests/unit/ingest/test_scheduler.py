@@ -515,6 +515,26 @@ async def test_what_cannot_be_fired_rests_and_holds_up_no_other(
     assert await prove(desk.scene) == 2
 
 
+async def test_what_rests_does_not_wait_for_a_clock_that_was_set_back(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await desk.put(desk.clock.now() - DAY, cron=None)
+    scheduler = desk.scheduler()
+
+    def broken(self: Any, task: str, payload: Any, arguments: Any) -> Any:
+        raise RuntimeError("broken by design")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HandlerTasks, "create", broken)
+        await scheduler.run_once()
+    assert desk.fired() == []
+    await scheduler.run_once()
+    assert desk.fired() == [], "it rests"
+    desk.clock.advance(-HOUR)
+    await scheduler.run_once()
+    assert await prove(desk.scene) == 1
+
+
 async def test_a_store_in_trouble_is_asked_again_later(desk: Desk) -> None:
     class Busy(MemoryStore):
         busy = True

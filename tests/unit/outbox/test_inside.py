@@ -20,11 +20,10 @@ from runstone.core.commit import Commit, StreamWriter
 from runstone.core.decide import Case
 from runstone.core.effect import Effect
 from runstone.core.entity import Entity
-from runstone.core.events import StreamKind
 from runstone.core.keys import entity_stream
 from runstone.core.payloads import EntityUpdated, ErrorInfo
 from runstone.core.stream import Stream
-from runstone.errors import DuplicateKey, OutcomeUnknown
+from runstone.errors import DuplicateKey, OutcomeUnknown, StoreBusy
 from runstone.outbox.alerts import Alerts
 from runstone.outbox.dispatcher import Dispatcher
 from runstone.outbox.executors.entities import EntityUpdates
@@ -305,9 +304,6 @@ class Refusing(EntityUpdates):
     def __init__(self, outcome: Outcome | Exception) -> None:
         self.outcome = outcome
 
-    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
-        return super().place(call, generation)
-
     def perform(self, call: EffectCall, stream: StreamWriter[Any], cause: str) -> Outcome:
         super().perform(call, stream, cause)
         if isinstance(self.outcome, Exception):
@@ -509,6 +505,56 @@ async def test_what_was_done_in_another_life_of_its_run_is_its_outcome(desk: Des
     entity = await copies.new.entity()
     assert entity is not None
     assert entity.version == 3 + later
+
+
+@pytest.mark.parametrize("later", [0, 3])
+async def test_what_was_done_in_another_life_does_not_conflict_with_itself(desk: Desk, later: int) -> None:
+    """§OUT-75, §OUT-59: the version that it expects is gone because it was there before."""
+    copies = Copies(desk)
+    dispatcher = desk.dispatcher()
+    runs: list[bytes] = []
+    for expected in range(2):
+        for change in ({"by": "it"}, {"by": "one too late"}):
+            case = await desk.asked(change=change, expected_version=expected)
+            assert case.run.run is not None
+            runs.append(await copies.carry(case.run.run.correlation_id))
+        await turn(dispatcher)
+    for _ in range(later):
+        await desk.asked()
+        await turn(dispatcher)
+    await copies.bring(*runs, await copies.carry(desk.stream()))
+    history = list(copies.new.data.streams[desk.stream()].events)
+    await turn(copies.new.dispatcher("d2"))
+    assert copies.new.data.streams[desk.stream()].events == history
+    effects = await copies.new.effects()
+    assert sorted(effect.status for effect in effects) == ["COMPLETED"] * 2 + ["DEAD_LETTER"] * 2
+    for effect in effects:
+        first = await desk.scene.store.get_effect(effect.tenant_id, effect.id)
+        assert first is not None
+        assert (effect.status, effect.execution_result) == (first.status, first.execution_result)
+
+
+async def test_a_search_for_it_that_was_cut_off_is_made_again(desk: Desk) -> None:
+    """§OUT-75: what could not be read was not looked through."""
+    case = await desk.asked()
+    assert case.run.run is not None
+    copies = Copies(desk)
+    run = await copies.carry(case.run.run.correlation_id)
+    await turn(desk.dispatcher())
+    await copies.bring(run, await copies.carry(desk.stream()))
+    troubles = [StoreBusy("not now")]
+
+    class Busy(MemoryStore):
+        async def fetch(self, tenant_id: str, stream_id: str, **named: Any) -> Any:
+            if stream_id == desk.stream() and troubles:
+                raise troubles.pop()
+            return await super().fetch(tenant_id, stream_id, **named)
+
+    dispatcher = copies.new.dispatcher("d2", Busy(copies.new.data, clock=desk.scene.clock))
+    await turn(dispatcher)
+    await asyncio.wait_for(asyncio.gather(*dispatcher._calls), 20)
+    assert troubles == []
+    assert await copies.new.statuses() == ["COMPLETED"]
 
 
 async def test_what_was_done_in_another_life_survives_a_fault_of_any_operation() -> None:

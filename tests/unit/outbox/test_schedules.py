@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import runstone as rs
+from runstone.audit.bundles import export_bundle, import_bundle, read_bundle
 from runstone.core import commands
 from runstone.core.effect import Effect
 from runstone.core.keys import schedule_stream
@@ -66,6 +67,15 @@ async def row(scene: Scene, name: str = "report") -> Schedule | None:
 
 @pytest.fixture
 def scene() -> Scene:
+    return new_scene()
+
+
+@pytest.fixture
+def elsewhere() -> Scene:
+    return new_scene()
+
+
+def new_scene() -> Scene:
     data = MemoryData()
 
     async def open_store(clock: Any) -> MemoryStore:
@@ -166,6 +176,49 @@ async def test_one_that_is_archived_while_somebody_knows_it_is_scheduled_again(s
         assert (found.stream_id, found.version) == (schedule_stream(scene.tenant_id, "report", generation), 1)
         await archive(scene, await take_back(scene))
     await dispatcher.drain(timedelta(0))
+
+
+async def test_one_that_came_from_another_store_has_its_name(scene: Scene, elsewhere: Scene) -> None:
+    """§ENT-32: also where none of that name was archived before."""
+    elsewhere.tenant_id = scene.tenant_id
+    for _ in range(2):
+        await ask(elsewhere)
+        await dispatch(elsewhere)
+        gone = await take_back(elsewhere)
+        await archive(elsewhere, gone)
+    await ask(elsewhere)
+    await dispatch(elsewhere)
+    stream_id = schedule_stream(scene.tenant_id, "report", 2)
+    bundle = read_bundle(await export_bundle(elsewhere.store, scene.tenant_id, stream_id))
+    assert await import_bundle(scene.store, bundle, unfinished=True)
+    await ask(scene, cron="30 * * * *")
+    await dispatch(scene)
+    found = await read_schedule(scene.store, scene.tenant_id, "report")
+    assert found is not None
+    assert (found.stream_id, found.version, found.cron) == (stream_id, 2, "30 * * * *")
+    assert await scene.findings(stream_id) == []
+    assert await take_back(scene) == stream_id
+    await archive(scene, stream_id)
+    await ask(scene)
+    await dispatch(scene)
+    again = await read_schedule(scene.store, scene.tenant_id, "report")
+    assert again is not None
+    assert again.stream_id == schedule_stream(scene.tenant_id, "report"), "nobody was there before"
+
+
+async def test_a_row_that_leads_to_another_schedule_is_not_followed(scene: Scene) -> None:
+    class Damaged(MemoryStore):
+        async def find_schedule(self, tenant_id: str, name: str) -> Any:
+            return await super().find_schedule(tenant_id, "other")
+
+    await ask(scene, name="other")
+    await dispatch(scene)
+    other = await row(scene, "other")
+    await ask(scene)
+    assert isinstance(scene.store, MemoryStore)
+    await dispatch(scene, Damaged(scene.store.data, clock=scene.clock))
+    assert await row(scene, "other") == other
+    assert sorted(effect.status for effect in await effects(scene)) == ["COMPLETED", "FAILED"]
 
 
 async def test_one_that_is_archived_while_it_is_read_is_not_there(scene: Scene) -> None:

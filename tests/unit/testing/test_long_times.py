@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -53,6 +54,14 @@ def build(now: Callable[[], Any]) -> rs.App:
     async def take_turns(run: rs.Run, name: str) -> None:
         await run.sleep(rs.days(10))
         await run.call(noted, name)
+
+    @app.tool
+    async def work(hours: float) -> None:
+        await asyncio.sleep(hours * 3600)
+
+    @app.on()
+    async def toil(run: rs.Run, hours: float) -> None:
+        await run.call(work, hours)
 
     @app.on()
     async def wait(run: rs.Run, hours: float) -> None:
@@ -216,6 +225,29 @@ async def test_who_stands_in_line_goes_on_when_there_is_room() -> None:
     assert happened == [("a", DAY * 10), ("c", DAY * 22), ("d", DAY * 32)]
 
 
+@virtual_time
+async def test_a_place_in_line_is_free_when_a_paused_run_is_cancelled() -> None:
+    async with Story() as sim:
+        first = await sim.begin("take_turns", "a")
+        await sim.advance(hours=1)
+        await sim.begin("take_turns", "b")
+        await first.pause()
+        await sim.advance(days=100)
+        await first.cancel()
+        await sim.advance(days=100)
+    assert happened == [("b", DAY * 110 + HOUR)]
+
+
+@virtual_time
+async def test_who_waits_for_a_run_that_sleeps_does_not_give_up() -> None:
+    async with Story() as sim:
+        handle = await sim.begin("sleep", 24 * 1000)
+        assert await handle.result() == 24 * 1000
+        answered = await sim.begin("wait", 24 * 1000)
+        await answered.result()
+        assert sim.clock.now() - sim._begins == DAY * 2000
+
+
 def fail_once(monkeypatch: pytest.MonkeyPatch, how: Callable[[], Outcome]) -> None:
     perform = EntityUpdates.perform
     calls: list[str] = []
@@ -288,6 +320,36 @@ async def test_a_run_that_could_not_be_read_is_taken_up_again(monkeypatch: pytes
         await sim.advance(days=30)
     ((_, span),) = happened
     assert DAY < span < DAY + timedelta(minutes=1)
+
+
+@virtual_time
+async def test_what_was_given_back_is_due_again_when_the_clock_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was taken by a clock that has been set back since: nobody can take it before the same time."""
+    load, failures = Worker._load, [KeyError("broken by design")]
+
+    async def load_later(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await load(*args)
+
+    async with Story() as sim:
+        await sim.begin("sleep", 1)
+        monkeypatch.setattr(Worker, "_load", load_later)
+        await sim.advance(hours=1, seconds=0.1)
+        assert not failures
+        sim.clock.jump(-DAY)
+        await sim.advance(days=2)
+    assert happened == [("slept 1.0", HOUR)]
+
+
+@virtual_time
+async def test_what_a_dead_worker_had_is_due_again_when_the_clock_is() -> None:
+    async with Story() as sim:
+        handle = await sim.begin("toil", 1)
+        sim.clock.jump(-DAY)
+        await sim.crash()
+        await sim.advance(days=1, hours=2)
+        assert (await handle.status()).status == "COMPLETED"
 
 
 @virtual_time

@@ -15,6 +15,7 @@ class TaskScheduled(Payload, frozen=True, kw_only=True):
     """An effect of a run scheduled a task; the first opens the schedule's stream, a later one replaces it."""
 
     EVENT_TYPE: ClassVar[str] = "TASK_SCHEDULED"
+    VERSION: ClassVar[int] = 2
     AGGREGATE: ClassVar[AggregateType] = "SCHEDULE"
 
     name: Annotated[str, Meta(min_length=1, max_length=255, description="What it is known by in its tenant.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runstone.core import codec
+from runstone.core.catalogue import CATALOGUE
 from runstone.core.commit import StreamWriter
 from runstone.core.decide.entities import update
 from runstone.core.effect_specs import SorUpdate
@@ -12,15 +12,16 @@ from runstone.core.keys import entity_stream
 from runstone.core.payloads import EntityUpdated, ErrorInfo
 from runstone.ports.executor import EffectCall, Failed, Outcome, Succeeded
 
-_read = codec.reader(EntityUpdated)
-
 
 class EntityUpdates:
     """Changes entities."""
 
-    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
+    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
         asked = _asked(call)
         return "ENTITY", entity_stream(call.tenant_id, asked.entity_type, asked.entity_id)
+
+    def schedule(self, call: EffectCall) -> str | None:
+        return None
 
     def perform(self, call: EffectCall, stream: StreamWriter[EntityFold], cause: str) -> Outcome:
         done = update(
@@ -35,8 +36,12 @@ class EntityUpdates:
             return Failed(done)
         return _done(done, stream.fold.version)
 
+    def written_at(self, call: EffectCall) -> int | None:
+        expected = _asked(call).expected_version
+        return None if expected is None else expected + 1  # every change is one event (§ENT-29)
+
     def recall(self, event: Event) -> Outcome:
-        return _done(event, _read(event.event_data).version)
+        return _done(event, CATALOGUE.read(event, EntityUpdated).version)
 
 
 def _done(event: Event, version: int) -> Outcome:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import count
+from typing import Final
 
-from runstone.core import codec
+from runstone.core.catalogue import CATALOGUE
 from runstone.core.commit import StreamWriter
 from runstone.core.decide.schedules import schedule
 from runstone.core.effect_specs import ScheduleTask
@@ -13,17 +13,22 @@ from runstone.core.events import Event, StreamKind
 from runstone.core.fold import ScheduleFold
 from runstone.core.keys import schedule_stream
 from runstone.core.payloads import TaskScheduled
+from runstone.errors import StoreCorrupt
 from runstone.ports.calendar import next_due
 from runstone.ports.executor import EffectCall, Outcome, Succeeded
 
-_read = codec.reader(TaskScheduled)
+GENERATIONS: Final = 10_000
+"""More than a name can have: each rested for as long as runs are kept."""
 
 
 class TaskSchedules:
     """Schedules tasks, of whatever app and version: whoever asked has them (§OUT-62)."""
 
-    def place(self, call: EffectCall, generation: int = 0) -> tuple[StreamKind, str]:
-        return "SCHEDULE", schedule_stream(call.tenant_id, _name(call), generation)
+    def place(self, call: EffectCall) -> tuple[StreamKind, str]:
+        return "SCHEDULE", schedule_stream(call.tenant_id, _name(call))
+
+    def schedule(self, call: EffectCall) -> str | None:
+        return _name(call)
 
     def perform(self, call: EffectCall, stream: StreamWriter[ScheduleFold], cause: str) -> Outcome:
         asked = _asked(call)
@@ -38,13 +43,16 @@ class TaskSchedules:
             run_id=call.run_id,
             effect_id=call.effect_id,
             cause=cause,
-            generation=next(n for n in count() if self.place(call, n)[1] == stream.fold.stream_id),
+            generation=_generation(call, stream.fold.stream_id),
             orchestrator_version=call.orchestrator_version,
         )
         return _done(done, _name(call), stream.fold.version, due)
 
+    def written_at(self, call: EffectCall) -> int | None:
+        return None  # it replaces whatever it finds
+
     def recall(self, event: Event) -> Outcome:
-        said = _read(event.event_data)
+        said = CATALOGUE.read(event, TaskScheduled)
         return _done(event, said.name, said.version, said.next_at)
 
 
@@ -58,6 +66,15 @@ def _done(event: Event, name: str, version: int, next_at: datetime) -> Outcome:
             "next_at": next_at,
         }
     )
+
+
+def _generation(call: EffectCall, stream_id: str) -> int:
+    """Which of its name's streams this is."""
+    name = _name(call)
+    for generation in range(GENERATIONS):
+        if schedule_stream(call.tenant_id, name, generation) == stream_id:
+            return generation
+    raise StoreCorrupt(f"The schedule {name!r} is in stream {stream_id}, which is another's")
 
 
 def _name(call: EffectCall) -> str:

@@ -230,6 +230,11 @@ async def list_entities(
     return list(map(ROWS[Entity].unpack, rows))
 
 
+async def find_schedule(connection: Connection, tenant_id: str, name: str) -> Schedule | None:
+    found = await connection.fetchrow(_SQL["schedule_by_name"], tenant_id, name)
+    return ROWS[Schedule].unpack(found) if found else None
+
+
 async def list_schedules(
     connection: Connection,
     tenant_id: str,

@@ -23,6 +23,7 @@ from runstone.core.snapshot import RunSnapshot, project, run_snapshot
 from runstone.core.state import RunState
 from runstone.core.step import Step
 from runstone.core.stream import Stream, StreamHead
+from runstone.errors import StoreCorrupt
 from runstone.ports.store import DueSchedule, EffectClaim, EffectGroup, FeedItem, FeedPosition, Place
 from runstone.stores.sql import statements
 from runstone.stores.sqlite.files import schema_problems
@@ -226,15 +227,33 @@ def list_runs(
 def find_held(connection: sqlite3.Connection, worker_id: str, effect_ids: Sequence[str]) -> str:
     """Those of these effects that a worker has, and how it has them, as JSON."""
     named = {"worker_id": worker_id, "effect_ids": json.dumps(list(effect_ids))}
-    (found,) = connection.execute(_SQL["held_effects"], named).fetchone()
+    try:
+        (found,) = connection.execute(_SQL["held_effects"], named).fetchone()
+    except (sqlite3.OperationalError, sqlite3.DataError, UnicodeError):
+        _check_effects(connection, named["effect_ids"])
+        raise
     return str(found)
+
+
+def _check_effects(connection: sqlite3.Connection, effect_ids: str) -> None:
+    """Reads effects row by row, which says what is damaged."""
+    table = ROWS[Effect]
+    for row in connection.execute(
+        f"SELECT {table.selected} FROM {table.name} WHERE id IN (SELECT value FROM json_each(?))",
+        (effect_ids,),
+    ):
+        table.unpack(row)
 
 
 def claims_of(found: str) -> list[EffectClaim]:
     """What was found, what has been due longest first; for the caller's own thread, as `streams_of`."""
+    try:
+        rows = _rows_of(found)
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(f"What was claimed of effects cannot be read ({error})") from error
     claims = [
         EffectClaim(effect=_effect_behind_claim(row), signal_id=row[2], fence=row[0], claims=row[1])
-        for row in _rows_of(found)
+        for row in rows
     ]
     return sorted(claims, key=_due)
 
@@ -299,6 +318,11 @@ def list_entities(
         },
     )
     return [ROWS[Entity].unpack(row) for row in found]
+
+
+def find_schedule(connection: sqlite3.Connection, tenant_id: str, name: str) -> Schedule | None:
+    found = connection.execute(_SQL["schedule_by_name"], {"tenant_id": tenant_id, "name": name}).fetchone()
+    return ROWS[Schedule].unpack(found) if found else None
 
 
 def list_schedules(

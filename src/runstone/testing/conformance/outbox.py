@@ -131,6 +131,14 @@ class OutboxSuite(Suite):
         assert early.effect == effects_of(cases[0])[0]
         assert [one.effect for one in rest] == [effects_of(case)[0] for case in cases[1:3]]
 
+    async def test_a_retry_comes_behind_what_was_due_before_it(self, scene: Scene) -> None:
+        case = await requested(scene)
+        (claimed,) = await claim(scene)
+        await finish(scene, case, claimed, failure(claimed, scene, 60))
+        newer = await requested(scene)
+        scene.clock.advance(timedelta(seconds=60))
+        assert [one.effect.id for one in await claim(scene)] == [effects_of(newer)[0].id, claimed.effect.id]
+
     async def test_tenants_get_equal_shares(self, scene: Scene) -> None:
         for _ in range(3):
             await requested(scene, 10)

@@ -311,6 +311,10 @@ class ScheduleSuite(Suite):
         theirs = await put(other, now)
         assert theirs.stream_id != state.stream_id
         assert await other.store.get_schedule(other.tenant_id, state.stream_id) is None
+        assert await scene.store.find_schedule(scene.tenant_id, "report") == state.schedule
+        assert await other.store.find_schedule(other.tenant_id, "report") == theirs.schedule
+        assert await other.store.find_schedule(scene.new_id(), "report") is None
+        assert await scene.store.find_schedule(scene.tenant_id, "Report") is None
         commit, twin = scheduled(scene, unscheduled(scene, "twin"), now, name="twin")
         assert twin.schedule is not None
         forged = replace(commit.writes[0], rows=(replace(twin.schedule, name="report"),))
@@ -400,6 +404,7 @@ class ScheduleSuite(Suite):
         assert await scene.store.forget(stones) is False
         for _ in range(2):
             assert await scene.store.get_schedule(scene.tenant_id, gone.stream_id) is None
+            assert await scene.store.find_schedule(scene.tenant_id, "report") is None
             assert list(await scene.store.rows(scene.tenant_id, gone.stream_id)) == []
             assert await scene.store.load(scene.tenant_id, gone.stream_id) is None
             found = await scene.store.find_tombstone(scene.tenant_id, stream_id=gone.stream_id)
@@ -414,6 +419,7 @@ class ScheduleSuite(Suite):
         assert state.schedule is not None
         assert (state.schedule.version, state.schedule.fired) == (1, 0)
         await assert_stored(scene, state)
+        assert await scene.store.find_schedule(scene.tenant_id, "report") == state.schedule
         with pytest.raises(DuplicateKey):
             await scene.store.commit(import_commit(streams))
         writer = _writer(scene, state)

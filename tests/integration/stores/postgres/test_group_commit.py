@@ -165,6 +165,7 @@ class TestRefusals:
         outcomes = await together(store, raising, second, third)
         assert outcomes[0] == DONE
         assert [type(outcome) for outcome in outcomes[1:]] == [StaleFence, StaleFence]
+        assert await store.count_events() == len(first.events), "nothing else would have kept them out"
 
     async def test_a_bad_commit_fails_alone(self, store: PostgresStore) -> None:
         """Whatever is bad about it: a key that is taken, a state, a value that no column takes."""

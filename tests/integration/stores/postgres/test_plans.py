@@ -54,6 +54,7 @@ EXPECTED: Final[dict[str, set[str]]] = {
     "effect_by_key": {"effects_tenant_id_idempotency_key_key"},
     "list_effects": {"effects_by_status"},
     "list_entities": {"entities_tenant_id_entity_type_entity_id_key"},
+    "schedule_by_name": {"schedules_tenant_id_name_key"},
     "list_schedules": {"schedules_tenant_id_name_key"},
     "due_schedules": {"schedules_due", "streams_pkey"},
     "unfired": {"schedules_due"},

@@ -15,6 +15,7 @@ from runstone.core import codec, commands
 from runstone.core.commands import Command
 from runstone.core.commit import Commit, Context, StreamWrite
 from runstone.core.decide import Case, decide
+from runstone.core.effect import Effect
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import OutputResult
 from runstone.core.verify import verify_causes, verify_stream
@@ -115,6 +116,16 @@ def with_event(**values: Any) -> Callable[[Commit], Commit]:
 def large(size: int) -> Raw:
     """JSON of so many bytes."""
     return codec.canonical("x" * (size - 2))
+
+
+async def asked_for(store: SqliteStore) -> Effect:
+    """An effect that waits to be claimed, the only one of its tenant."""
+    for commit in usual(1):
+        await store.commit(commit)
+        if any(type(row) is Effect for row in commit.writes[-1].rows):
+            break
+    (effect,) = await store.list_effects(TENANT)
+    return effect
 
 
 def event_ids(commit: Commit) -> list[str]:

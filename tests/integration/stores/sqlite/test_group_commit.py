@@ -15,6 +15,7 @@ from runstone.core.effect import Effect
 from runstone.core.run import Run
 from runstone.core.step import Step
 from runstone.errors import CommitRefused, DuplicateKey, StaleFence, StaleSequence
+from runstone.ports.clock import SystemClock
 from runstone.ports.store import Committed
 from runstone.stores.sqlite import SqliteStore
 from tests.integration.stores.sqlite import scene
@@ -113,6 +114,7 @@ class TestRepetition:
         outcomes = await together(store, first, with_event(id=another)(rival))
         assert outcomes[0] == Committed()
         assert isinstance(outcomes[1], StaleSequence)
+        assert await store.count_events() == len(first.events)
 
     async def test_a_fence_raised_in_the_batch_shuts_out_those_behind(self, store: SqliteStore) -> None:
         first, second, third = usual(1)[:3]
@@ -120,6 +122,8 @@ class TestRepetition:
         outcomes = await together(store, raising, second, third)
         assert outcomes[0] == Committed()
         assert [type(outcome) for outcome in outcomes[1:]] == [StaleFence, StaleFence]
+        assert await store.count_events() == len(first.events), "nothing else would have kept them out"
+        assert await scene.problems(store) == []
 
 
 def first_with(kind: type) -> int:
@@ -143,6 +147,12 @@ BAD: Final[dict[str, tuple[int, Callable[[Commit], Commit], type[CommitRefused],
     "text where a number belongs": (0, with_event(run_seq="one"), CommitRefused, "cannot store TEXT"),
     "a number that is too large": (0, with_event(event_version=2**70), CommitRefused, "too large"),
     "what is no value at all": (0, with_event(actor=object()), CommitRefused, "parameter"),
+    "a stream without a name": (
+        0,
+        lambda commit: changed(commit, -1, lambda _: {"stream_id": object()}),
+        CommitRefused,
+        "JSON serializable",
+    ),
     "text that is not Unicode": (0, with_event(actor="\ud800"), CommitRefused, "surrogates"),
 }
 """Of the commits of a run: which is spoilt, how, and what the store says."""
@@ -153,7 +163,7 @@ class TestOneBadCommit:
     async def test_fails_alone(self, name: str, store: SqliteStore) -> None:
         place, spoil, error, said = BAD[name]
         await scene.write(store, [*usual(1), *usual(7)[:place]])
-        before = await scene.all_event_ids(store)
+        before, began = await scene.all_event_ids(store), SystemClock().now()
         outcomes = await together(
             store, received(1), usual(2)[0], spoil(usual(7)[place]), usual(2)[1], received(2)
         )
@@ -165,6 +175,10 @@ class TestOneBadCommit:
         assert set(await scene.all_event_ids(store)) - set(before) == {
             event_id for commit in written for event_id in scene.event_ids(commit)
         }
+        new = (await store.feed(limit=1000))[len(before) :]
+        assert [
+            item for item in new if not (item.event.persisted_at and item.event.persisted_at >= began)
+        ] == []
         assert await store.commit(usual(7)[place]) == Committed()
         assert await scene.problems(store) == []
 

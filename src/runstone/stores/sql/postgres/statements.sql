@@ -772,6 +772,9 @@ WHERE tenant_id = $1
 ORDER BY entity_type, entity_id
 LIMIT $5;
 
+-- name: schedule_by_name
+SELECT {schedule_selected} FROM runstone.schedules WHERE tenant_id = $1 AND name = $2;
+
 -- name: list_schedules
 -- Along the index of their names.
 SELECT {schedule_selected}

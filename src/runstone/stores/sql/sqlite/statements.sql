@@ -249,6 +249,9 @@ WHERE tenant_id = :tenant_id
 ORDER BY entity_type, entity_id
 LIMIT :limit;
 
+-- name: schedule_by_name
+SELECT {schedules} FROM schedules WHERE tenant_id = :tenant_id AND name = :name;
+
 -- name: list_schedules
 -- Along the index of their names.
 SELECT {schedules}
