@@ -158,8 +158,4 @@ def _refuse_unfinished(streams: Sequence[Stream]) -> None:
 
 def _runs_with_open_effects(streams: Sequence[Stream]) -> list[str]:
     states = (stream.fold() for stream in streams)
-    return [
-        state.stream_id
-        for state in states
-        if isinstance(state, RunState) and any(effect.is_open for effect in state.effects.values())
-    ]
+    return [state.stream_id for state in states if isinstance(state, RunState) and state.open_effects]

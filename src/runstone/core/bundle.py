@@ -109,7 +109,7 @@ def unfinished_runs(streams: Iterable[Stream]) -> list[str]:
 def _goes_on(state: RunState) -> bool:
     """A run that has not ended, or one that has with effects still to be sent."""
     assert state.run is not None
-    return state.run.status not in RUN.terminal or any(effect.is_open for effect in state.effects.values())
+    return state.run.status not in RUN.terminal or bool(state.open_effects)
 
 
 def import_commit(streams: Iterable[Stream]) -> Commit:

@@ -76,7 +76,7 @@ def checkpoint(state: RunState, checkpoint_id: str, now: datetime) -> Checkpoint
         completed_steps=tuple(step.id for step in state.steps.values() if step.status == "COMPLETED"),
         current_step_id=current,
         current_step_state=state.open_steps,
-        pending_effects=tuple(effect.id for effect in state.effects.values() if effect.is_open),
+        pending_effects=tuple(state.open_effects),
         specialist_state={
             step.specialist_id: step.input_context
             for step in state.steps.values()

@@ -107,6 +107,8 @@ class RunState(StreamState, frozen=True, kw_only=True):
     """When that attempt may start, where STEP_RETRIED said so."""
     corrections: Mapping[str, StepCorrection] = {}
     effects: Mapping[str, Effect] = {}
+    open_effects: Mapping[str, None] = {}
+    """The ids of those that the run has to wait for before it can end."""
     effect_keys: Mapping[str, str] = {}
     """The effect that each idempotency key stands for."""
     compensations: Mapping[str, Compensation] = {}

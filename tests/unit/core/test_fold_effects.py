@@ -13,6 +13,7 @@ from runstone.core.fold import fold_run
 from runstone.core.payloads import Payload
 from runstone.errors import CommandRefused, StateTransitionError
 from tests.unit.core.build import NOON, Story, an_id, error, plain, raw
+from tests.unit.core.stories import STORIES
 
 EFFECT = an_id(800)
 
@@ -234,3 +235,11 @@ def test_an_effect_found_to_have_been_sent_has_the_time_of_that_finding() -> Non
 def test_what_a_run_has_to_wait_for(state: str, is_open: bool) -> None:
     """§TRN-14"""
     assert STATES[state]().effect_row(EFFECT).is_open is is_open
+
+
+@pytest.mark.parametrize("tell", STORIES.values(), ids=STORIES)
+def test_which_effects_are_open_is_known_after_every_event(tell: Callable[[], Story]) -> None:
+    story = tell()
+    for count in range(len(story.run_events) + 1):
+        state = fold_run(story.beginning.run, story.run_events[:count])
+        assert set(state.open_effects) == {effect.id for effect in state.effects.values() if effect.is_open}

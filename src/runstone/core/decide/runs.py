@@ -150,9 +150,7 @@ def _end_by_last_fact(case: CaseWriter) -> None:
     """A run ends by its last fact, whoever writes it: its handler is back, no effect is open (§TRN-14)."""
     state = case.state
     run = state.run
-    if run is None or run.status != "RUNNING" or not state.handler_returned:
-        return
-    if any(effect.is_open for effect in state.effects.values()):
+    if run is None or run.status != "RUNNING" or not state.handler_returned or state.open_effects:
         return
     cause = state.last_event
     for effect in state.effects.values():

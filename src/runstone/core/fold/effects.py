@@ -24,6 +24,7 @@ def requested(fold: RunFold, event: Event, data: effects.EffectRequested) -> Non
     if fold.compensations.pop(event.aggregate_id, None) is not None:
         fold.compensating = event.aggregate_id
     fold.effect_keys[data.effect_key] = event.aggregate_id
+    fold.open_effects[event.aggregate_id] = None
     fold.effects[event.aggregate_id] = Effect(
         id=event.aggregate_id,
         tenant_id=fold.tenant_id,
@@ -79,7 +80,11 @@ def _to(fold: RunFold, event: Event, status: str, *, origins: Collection[str] = 
     transitions.EFFECT.check(effect.id, effect.status, status)
     if origins and effect.status not in origins:
         raise StateTransitionError("effect", effect.id, effect.status, status)
-    fold.effects[effect.id] = replace(effect, status=status, **changes)
+    moved = fold.effects[effect.id] = replace(effect, status=status, **changes)
+    if moved.is_open:
+        fold.open_effects[effect.id] = None
+    else:
+        fold.open_effects.pop(effect.id, None)
     fold.news_seq = event.run_seq
 
 

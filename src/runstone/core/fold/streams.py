@@ -199,6 +199,7 @@ class RunFold(StreamFold):
         self.retry_times = dict(state.retry_times)
         self.corrections = Rows(state.corrections)
         self.effects = Rows(state.effects)
+        self.open_effects = dict(state.open_effects)
         self.effect_keys = dict(state.effect_keys)
         self.compensations = dict(state.compensations)
         self.compensating = state.compensating
@@ -249,6 +250,7 @@ class RunFold(StreamFold):
             retry_times=self.retry_times,
             corrections=self.corrections,
             effects=self.effects,
+            open_effects=self.open_effects,
             effect_keys=self.effect_keys,
             compensations=self.compensations,
             compensating=self.compensating,
