@@ -86,8 +86,7 @@ class Program:
         os.close(held_by)
         if not held:
             self.let_go()
-        self._answers = self._told.makefile("r")
-        self.pid = int(self._answers.readline())
+        self.pid = self._answer()
         self.returncode: int | None = None
 
     def let_go(self) -> None:
@@ -110,9 +109,18 @@ class Program:
 
     def _heard(self) -> None:
         self.let_go()
-        self.returncode = int(self._answers.readline())
-        self._answers.close()
+        self.returncode = self._answer()
         self._told.close()
+
+    def _answer(self) -> int:
+        """The next line, and nothing behind it: what lay in a buffer of ours, no `select` would tell of."""
+        line = b""
+        while not line.endswith(b"\n"):
+            byte = self._told.recv(1)
+            if not byte:
+                raise EOFError("Who started the program is gone")
+            line += byte
+        return int(line)
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
