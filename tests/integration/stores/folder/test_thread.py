@@ -91,8 +91,12 @@ async def proven(thread: StoreThread) -> StoreThread:
 
 
 def at_rest(thread: StoreThread) -> None:
-    """It tells what it did before it does its upkeep; until that is done too, it gets whatever comes."""
-    assert eventually(lambda: thread._desk.proofs >= PROOFS and not thread._desk.turn.locked())
+    """It tells what it did before it does its upkeep; until that is done too, it gets whatever comes.
+
+    What was done elsewhere has it look later: until it has, its turn may still be to come.
+    """
+    desk = thread._desk
+    assert eventually(lambda: desk.proofs >= PROOFS and not desk.watched and not desk.turn.locked())
 
 
 async def test_what_has_been_quick_is_done_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
