@@ -6,6 +6,7 @@ what happens when that fails, is for the store's `_read` to say.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -67,15 +68,15 @@ class RetentionReads(Protocol):
     def graveyard(self, *args: Any, **kwargs: Any) -> Answer[Sequence[Tombstone]]: ...
 
 
-class SqlQueries:
+class SqlQueries(ABC):
     """The part of a store that asks the same of every backend; the store has the rest."""
 
     _reads: Reads
     _retention: RetentionReads
 
+    @abstractmethod
     async def _read(self, query: Callable[..., Answer[_T]], *arguments: Any) -> _T:
         """Asks on a connection. A store may insist on queries that answer in the way of its own driver."""
-        raise NotImplementedError
 
     # EventLog and Host
 

@@ -26,7 +26,6 @@ from runstone.core.stream import Stream, StreamHead
 from runstone.errors import StoreCorrupt
 from runstone.ports.store import DueSchedule, EffectClaim, EffectGroup, FeedItem, FeedPosition, Place
 from runstone.stores.sql import statements
-from runstone.stores.sqlite.files import schema_problems
 from runstone.stores.sqlite.rows import CHECKPOINTS, EVENTS, ROWS, STREAMS, to_micros
 
 _SQL: Final = {
@@ -153,7 +152,7 @@ def one(connection: sqlite3.Connection, struct: type[Any], tenant_id: str, row_i
     return table.unpack(found) if found else None
 
 
-def _belongs(name: str) -> str:
+def belongs(name: str) -> str:
     """What makes a row a stream's own."""
     if name in STREAM_TABLES:
         return "id = ?"
@@ -167,26 +166,11 @@ def _of_stream(
 ) -> list[Any]:
     table = ROWS[struct]
     found = connection.execute(
-        f"SELECT {table.selected} FROM {table.name} WHERE {_belongs(table.name)} AND tenant_id = ? "
+        f"SELECT {table.selected} FROM {table.name} WHERE {belongs(table.name)} AND tenant_id = ? "
         f"ORDER BY {_ORDER.get(table.name, table.key)}",
         (stream_id, tenant_id),
     )
     return [table.unpack(row) for row in found]
-
-
-def delete_of_stream(
-    connection: sqlite3.Connection, struct: type[Any], stream_id: str, wanted: Sequence[str], *, leased: bool
-) -> None:
-    """For maintenance, which makes the wanted rows again, wherever they strayed.
-
-    Those that stand beside a lease stay, to be overwritten.
-    """
-    table = ROWS[struct]
-    among = f"{table.key} IN (SELECT value FROM json_each(?))"
-    which = f"AND NOT {among}" if leased else f"OR {among}"
-    connection.execute(
-        f"DELETE FROM {table.name} WHERE {_belongs(table.name)} {which}", (stream_id, json.dumps(wanted))
-    )
 
 
 def rows(connection: sqlite3.Connection, tenant_id: str, stream_id: str) -> list[Row]:
@@ -400,55 +384,6 @@ def count_events(connection: sqlite3.Connection, tenant_id: str | None) -> int:
 
 def count_runs(connection: sqlite3.Connection, tenant_id: str | None) -> dict[str, int]:
     return dict(connection.execute(_SQL["count_runs"], {"tenant_id": tenant_id}))
-
-
-def self_check(connection: sqlite3.Connection) -> list[str]:
-    problems = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
-    problems += schema_problems(connection)
-    problems += [f"maintenance was left open: {row[0]}" for row in connection.execute(_SQL["maintenance"])]
-    problems += [
-        f"{row[0]} row {row[1]} refers to no {row[2]}"
-        for row in connection.execute("PRAGMA foreign_key_check")
-        if row[0] != "maintenance"
-    ]
-    problems += [
-        f"stream {row[0]} has events or a head, but not both" for row in connection.execute(_SQL["headless"])
-    ]
-    problems += [
-        f"stream {row[0]} was archived, and it or something of its correlation is there all the same"
-        for row in connection.execute(_SQL["half_archived"])
-    ]
-    problems += [
-        f"{table.name} {row[0]} belongs to no stream of its tenant"
-        for table in ROWS.values()
-        for row in connection.execute(
-            f"SELECT {table.key} FROM {table.name} WHERE NOT EXISTS "
-            f"({_origin(table.name, STREAMS.name)} AND o.tenant_id = {table.name}.tenant_id)"
-        )
-    ]
-    return problems
-
-
-def _origin(name: str, owner: str) -> str:
-    """What a row comes from: the head, or the events, of its stream."""
-    stream_id = "id" if owner == STREAMS.name else "stream_id"
-    if name == "outbox_events":
-        return (
-            f"SELECT 1 FROM effects AS e JOIN {owner} AS o ON o.{stream_id} = e.run_id WHERE e.id = {name}.id"
-        )
-    own_id = "id" if name in STREAM_TABLES else "run_id"
-    return f"SELECT 1 FROM {owner} AS o WHERE o.{stream_id} = {name}.{own_id}"
-
-
-def delete_strays(connection: sqlite3.Connection) -> int:
-    """For maintenance: rows of which neither heads nor events know."""
-    return sum(
-        connection.execute(
-            f"DELETE FROM {name} WHERE NOT EXISTS ({_origin(name, STREAMS.name)}) "
-            f"AND NOT EXISTS ({_origin(name, EVENTS.name)})"
-        ).rowcount
-        for name in reversed(TABLES.values())
-    )
 
 
 def checkpoints(connection: sqlite3.Connection, tenant_id: str, run_id: str, now: int) -> list[Checkpoint]:

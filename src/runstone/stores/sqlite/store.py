@@ -17,14 +17,12 @@ from runstone.core.append import append_write, empty_state, repeated
 from runstone.core.checkpoint import Checkpoint
 from runstone.core.commit import Commit
 from runstone.core.contract import FETCH_LIMIT, AppendResult
-from runstone.core.effect import OutboxEntry
 from runstone.core.events import EventDraft
-from runstone.core.rows import TABLES, Row, row_id
-from runstone.core.run import QueueEntry
+from runstone.core.rows import Row
 from runstone.core.state import StreamState
 from runstone.core.stream import Stream
 from runstone.core.tombstone import Tombstone
-from runstone.errors import DuplicateKey, StaleSequence, StoreClosed, StoreError
+from runstone.errors import DuplicateKey, StoreClosed, StoreError
 from runstone.ports.clock import Clock, SystemClock
 from runstone.ports.health import Problem, Vitals
 from runstone.ports.store import (
@@ -37,11 +35,11 @@ from runstone.ports.store import (
 )
 from runstone.stores.queries import SqlQueries
 from runstone.stores.sql import statements
-from runstone.stores.sqlite import commits, forks, health, leases, reads, retention
+from runstone.stores.sqlite import commits, forks, health, leases, maintenance, reads, retention
 from runstone.stores.sqlite.commits import Packed
 from runstone.stores.sqlite.faults import translated
 from runstone.stores.sqlite.files import is_memory, open_reader, open_writer
-from runstone.stores.sqlite.rows import CHECKPOINTS, ROWS, to_micros
+from runstone.stores.sqlite.rows import CHECKPOINTS, to_micros
 from runstone.stores.sqlite.turnstile import Turnstile
 from runstone.stores.sqlite.writer import Writer
 
@@ -50,9 +48,6 @@ _SQL: Final = statements("sqlite")
 
 READERS: Final = 4
 STATES_KEPT: Final = 256
-
-_LEASED: Final = (QueueEntry, OutboxEntry)
-"""Rows that stand beside a lease, which is no history and must outlive a rebuild."""
 
 
 class SqliteStore(SqlQueries):
@@ -270,15 +265,15 @@ class SqliteStore(SqlQueries):
     # Maintenance
 
     async def self_check(self) -> Sequence[str]:
-        return await self._read(reads.self_check)
+        return await self._read(maintenance.problems)
 
     async def replace_rows(self, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]) -> None:
         await self._writer.execute(
-            lambda connection: _replace_rows(connection, tenant_id, stream_id, last_seq, rows)
+            lambda connection: maintenance.replace_rows(connection, tenant_id, stream_id, last_seq, rows)
         )
 
     async def delete_strays(self) -> int:
-        return await self._writer.execute(_delete_strays)
+        return await self._writer.execute(maintenance.delete_strays)
 
     async def forget(self, tombstones: Sequence[Tombstone]) -> bool:
         return await self._writer.execute(lambda connection: retention.forget(connection, tombstones))
@@ -308,32 +303,3 @@ class SqliteStore(SqlQueries):
                 connection = self._reading.connection = open_reader(self.path)
                 self._opened.append(connection)
             return query(connection, *arguments)
-
-
-def _replace_rows(
-    connection: sqlite3.Connection, tenant_id: str, stream_id: str, last_seq: int, rows: Sequence[Row]
-) -> None:
-    head = reads.head(connection, tenant_id, stream_id)
-    if head is None or head.last_seq != last_seq:
-        raise StaleSequence(stream_id, last_seq, head.last_seq if head else 0)
-    _begin_maintenance(connection, f"rebuild of {stream_id}")
-    for struct in reversed(TABLES):
-        wanted = [row_id(row) for row in rows if type(row) is struct]
-        reads.delete_of_stream(connection, struct, stream_id, wanted, leased=struct in _LEASED)
-    for struct in TABLES:
-        table = ROWS[struct]
-        commits.execute(connection, table.upsert, [table.pack(row) for row in rows if type(row) is struct])
-    connection.execute(_SQL["end_maintenance"])
-
-
-def _delete_strays(connection: sqlite3.Connection) -> int:
-    _begin_maintenance(connection, "strays")
-    deleted = reads.delete_strays(connection)
-    connection.execute(_SQL["end_maintenance"])
-    return deleted
-
-
-def _begin_maintenance(connection: sqlite3.Connection, reason: str) -> None:
-    """Opens the guards until the transaction ends, and lets children stand without parents for so long."""
-    connection.execute(_SQL["begin_maintenance"], {"reason": reason})
-    connection.execute("PRAGMA defer_foreign_keys = ON")
