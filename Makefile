@@ -13,7 +13,7 @@ PEER_LOCKS := $(patsubst %.in,%.lock,$(wildcard benchmarks/peers/*.in))
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "Settings: PYTHON=python3.12 (which interpreter builds .venv), WORKERS=0 (make test in one process)"
+	@echo "Settings: PYTHON=python3.12 (which interpreter builds .venv), WORKERS=0 (make test in one process), EXPLORE=1 (other examples of properties each time)"
 
 setup: $(READY)  ## build .venv from the hashed lock file; does nothing when it is up to date
 
