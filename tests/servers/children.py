@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -17,7 +16,9 @@ from tests.servers.programs import Program
 TIMEOUT: Final = 60.0
 """After so many seconds a child that should have ended hangs."""
 
-STRACE: Final = ("strace", "--follow-forks", "-qq", "--output=/dev/null")
+STRACE: Final = ("strace", "--follow-forks", "--quiet=personality,exit", "--output=/dev/null")
+"""It says nothing but to whom it has attached itself."""
+
 _ROOT: Final = Path(__file__).parents[2]
 
 
@@ -104,13 +105,21 @@ def child(program: str, arguments: Sequence[str], faults: Sequence[str] = ()) ->
 
 @contextmanager
 def _traced(process: Program, faults: Sequence[str]) -> Iterator[None]:
-    """Only what the process does from now on: that it was started has cost enough."""
-    strace = subprocess.Popen([*STRACE, *faults, f"--attach={process.pid}"])
-    try:
-        while "TracerPid:\t0\n" in Path(f"/proc/{process.pid}/status").read_text():
-            assert strace.poll() is None, "strace may not trace here"
-            time.sleep(0.002)
-        yield
-    finally:
-        process.kill()
-        strace.wait(TIMEOUT)
+    """Only what the process does from now on: that it was started has cost enough.
+
+    Strace tells when it has stopped it. It is its tracer before that, while the process may still run on.
+    """
+    read, write = os.pipe()
+    with open(read, "rb") as told:
+        command = [*STRACE, *faults, f"--attach={process.pid}"]
+        strace = subprocess.Popen(command, stderr=write)
+        os.close(write)
+        try:
+            said = b""
+            while not said.endswith(b" attached\n"):
+                said = told.readline()
+                assert said, "strace may not trace here"
+            yield
+        finally:
+            process.kill()
+            strace.wait(TIMEOUT)

