@@ -10,8 +10,8 @@ import asyncio
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -90,14 +90,31 @@ async def test_a_disk_that_is_full_until_somebody_makes_room(cluster: Cluster, d
                 await asyncio.sleep(0.05)
         before = len(load.acknowledged)
         (disk / "filler").unlink()
-        if not cluster.is_running():  # it gave up; whoever looks after it starts it again
-            await asyncio.to_thread(cluster.start)
-        await load.progress(100)
-        await load.finish()
+        async with looked_after(cluster):
+            await load.progress(100)
+            await load.finish()
         assert await load.findings(url) == []
     assert len(load.acknowledged) > before
     assert set(load.errors) <= {StoreFull, StoreUnusable, OutcomeUnknown}
     assert full == "log" or load.errors[StoreFull] > 0, "somebody was told what is the matter"
+
+
+@asynccontextmanager
+async def looked_after(cluster: Cluster) -> AsyncIterator[None]:
+    """A server that gives up is started again; it may do so a moment after there was room for it again."""
+
+    async def look() -> None:
+        while True:
+            if not cluster.is_running():
+                await asyncio.to_thread(cluster.start, wait=False)
+            await asyncio.sleep(0.05)
+
+    looking = asyncio.ensure_future(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.wait([looking])
 
 
 def _fill(disk: Path) -> None:

@@ -18,6 +18,7 @@ from runstone.core.ids import DEFAULT_TENANT
 from runstone.errors import RunstoneError, SignalConflict, StoreBusy, StoreError, StoreUnusable
 from runstone.stores.postgres import PostgresStore
 from tests.integration.stores.postgres.filled import Connection
+from tests.integration.stores.postgres.load import LONG
 from tests.integration.stores.sqlite import scene
 from tests.servers.postgres import Server
 
@@ -42,7 +43,10 @@ async def serve(run: rs.Run, request: rs.ApiRequest) -> str:
 async def running(postgres_url: str, connection: Connection) -> AsyncIterator[PostgresStore]:
     """The app works on a database that has a table of its user's too."""
     await connection.execute("CREATE TABLE orders (id text PRIMARY KEY)")
-    async with await PostgresStore.open(postgres_url) as store, app.running(store, poll=POLL):
+    async with (
+        await PostgresStore.open(postgres_url, patience=LONG) as store,
+        app.running(store, poll=POLL),
+    ):
         yield store
         assert await scene.problems(store) == []  # type: ignore[arg-type]
     await connection.execute("DROP TABLE orders")  # the next test can have the same database then

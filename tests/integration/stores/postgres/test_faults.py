@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from runstone.stores.postgres.migrations import migrate
 from tests.integration.stores.postgres.filled import Connection
-from tests.integration.stores.postgres.load import Load
+from tests.integration.stores.postgres.load import PATIENCE, Load
 from tests.servers.postgres import Cluster, binaries
 
 SEED = 2026
@@ -64,7 +64,7 @@ async def test_the_server_is_killed_with_all_its_processes(cluster: Cluster, url
 
 def _verify_all(url: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "runstone", "verify", "--all", "--store", url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 async def test_one_process_of_the_server_is_killed(cluster: Cluster, url: str) -> None:
@@ -73,7 +73,7 @@ async def test_one_process_of_the_server_is_killed(cluster: Cluster, url: str) -
     async with Load(*[url] * CLIENTS) as load:
         for _ in range(KILLS):
             await load.progress(150)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while not await asyncio.to_thread(cluster.kill_backend, chance):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
         await load.progress(150)
@@ -87,7 +87,7 @@ async def test_connections_are_terminated_at_random(cluster: Cluster, url: str) 
     async with Load(*[url] * CLIENTS) as load:
         killer = await asyncpg.connect(url)
         ended = 0
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while ended < TERMINATIONS:
                 await asyncio.sleep(chance.uniform(0, 0.05))
                 ended += await _terminate_one(killer, chance.random())

@@ -16,7 +16,7 @@ from runstone.ports.store import FeedItem, FeedPosition
 from runstone.stores.postgres import PostgresStore
 from tests.integration.stores.postgres.filled import Connection
 from tests.integration.stores.sqlite.scene import received, usual
-from tests.servers.postgres import Cluster, Server, binaries
+from tests.servers.postgres import UNANALYSED, Cluster, Server, binaries
 
 
 async def follow(store: PostgresStore, after: FeedPosition | None = None) -> list[FeedItem]:
@@ -149,7 +149,7 @@ class TestEpochs:
         found = binaries()
         if found is None:
             pytest.skip("no PostgreSQL here to restore into")
-        with Cluster(found) as cluster:
+        with Cluster(found, UNANALYSED) as cluster:
             yield cluster
 
     async def test_nothing_is_skipped_after_a_restore_into_a_fresh_cluster(

@@ -18,6 +18,7 @@ from runstone.ports.store import Committed
 from runstone.stores.postgres import PostgresStore, commits, writer
 from runstone.stores.postgres.rows import EVENTS, ROWS
 from tests.integration.stores.postgres.filled import Connection
+from tests.integration.stores.postgres.load import waiting_for_ever
 from tests.integration.stores.sqlite import scene
 from tests.integration.stores.sqlite.scene import changed, received, usual, with_event, with_row
 
@@ -69,14 +70,18 @@ class TestBatches:
         return sent
 
     async def test_a_few_wait_for_many_that_are_under_way(
-        self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+        self, store: PostgresStore, connection: Connection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(writer, "COMPANY_SECONDS", 600.0)
-        many = [store.commit(received(seed)) for seed in range(8)]
-        few = []
-        for seed in range(8, 12):
-            await asyncio.sleep(0)
-            few.append(store.commit(received(seed)))
+        monkeypatch.setattr(writer, "ATTEMPT_SECONDS", 600.0)
+        await waiting_for_ever(store)
+        async with connection.transaction():
+            await connection.execute("LOCK TABLE runstone.streams IN EXCLUSIVE MODE")  # until all have come
+            many = [store.commit(received(seed)) for seed in range(8)]
+            few = []
+            for seed in range(8, 12):
+                await asyncio.sleep(0)
+                few.append(store.commit(received(seed)))
         assert await asyncio.gather(*many, *few) == [DONE] * 12
         assert statements(store) == 2
 
@@ -85,6 +90,8 @@ class TestBatches:
     ) -> None:
         """Those under way may wait for somebody's transaction."""
         monkeypatch.setattr(writer, "COMPANY_SECONDS", 0.01)
+        monkeypatch.setattr(writer, "ATTEMPT_SECONDS", 600.0)
+        await waiting_for_ever(store)
         stuck, *rest = usual(1)
         await store.commit(stuck)
         async with connection.transaction():
@@ -92,7 +99,7 @@ class TestBatches:
             wanted = (rest[0], *(received(seed) for seed in range(7)))
             many = [asyncio.ensure_future(store.commit(commit)) for commit in wanted]
             await asyncio.sleep(0)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await store.commit(received(99))
             assert not any(one.done() for one in many)
         assert await asyncio.gather(*many) == [DONE] * 8

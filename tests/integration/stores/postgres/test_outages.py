@@ -15,9 +15,10 @@ from runstone.ports.store import Committed
 from runstone.stores.postgres import PostgresStore
 from runstone.stores.postgres.migrations import migrate
 from tests.integration.stores.postgres.filled import Connection
+from tests.integration.stores.postgres.load import LONG, PATIENCE, waiting_for_ever
 from tests.integration.stores.sqlite import scene
 from tests.integration.stores.sqlite.scene import received, usual
-from tests.servers.postgres import Cluster, binaries
+from tests.servers.postgres import UNANALYSED, Cluster, binaries
 
 SHORT = timedelta(milliseconds=300)
 
@@ -123,6 +124,7 @@ class TestOneServer:
         """The old statement still waits for a lock when the new one comes: both carry the same bytes."""
         first, second, third, *_ = usual(1)
         await store.commit(first)
+        await waiting_for_ever(store)
         held = connection.transaction()
         await held.start()
         stream_id = second.writes[-1].stream_id
@@ -146,7 +148,7 @@ async def _commit(store: PostgresStore, commit: Commit) -> Committed:
 async def _until_blocked(connection: Connection, count: int) -> None:
     """Until so many statements wait for a lock. (What a transaction sees of activity stays as it was.)"""
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while await connection.fetchval(waiting) < count:  # noqa: ASYNC110  (only the server knows)
             await asyncio.sleep(0.01)
 
@@ -157,7 +159,7 @@ class TestItsOwnServer:
         found = binaries()
         if found is None:
             pytest.skip("no PostgreSQL here to be killed")
-        with Cluster(found) as cluster:
+        with Cluster(found, UNANALYSED) as cluster:
             yield cluster
 
     async def _migrated(self, cluster: Cluster) -> str:
@@ -169,7 +171,7 @@ class TestItsOwnServer:
 
     async def test_every_acknowledged_commit_survives_kill_9(self, cluster: Cluster) -> None:
         """§STO-17: callers that were waiting have a late success."""
-        async with await PostgresStore.open(await self._migrated(cluster)) as store:
+        async with await PostgresStore.open(await self._migrated(cluster), patience=LONG) as store:
             acknowledged: list[Commit] = []
 
             async def run(seed: int) -> None:

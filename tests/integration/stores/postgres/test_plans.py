@@ -110,6 +110,7 @@ FROM pg_attribute
 WHERE attrelid = $1::regclass AND attnum > 0 AND attname <> 'sequence_number'
 """
 _SPREAD: Final = """
+SELECT setseed(0.5); -- the same rows each time
 INSERT INTO runstone.workers VALUES ('w1', now());
 UPDATE runstone.run_queue SET owner = 'w' || trunc(random() * 50), wake_at = NULL WHERE random() < 0.9;
 UPDATE runstone.run_queue SET lane = run_id::text WHERE random() < 0.02;

@@ -72,9 +72,14 @@ class TestBatches:
 
     async def test_what_came_while_a_batch_was_written_makes_the_next(self, store: SqliteStore) -> None:
         ends = await transactions(store)
-        gate = threading.Event()
-        held = asyncio.ensure_future(store._writer.execute(lambda connection: gate.wait(60)))
-        await asyncio.sleep(0.05)
+        reached, gate = threading.Event(), threading.Event()
+
+        def hold(connection: sqlite3.Connection) -> bool:
+            reached.set()
+            return gate.wait(60)
+
+        held = asyncio.ensure_future(store._writer.execute(hold))
+        await asyncio.to_thread(reached.wait)
         waiting = []
         for seed in range(20):
             waiting.append(asyncio.ensure_future(store.commit(received(seed))))

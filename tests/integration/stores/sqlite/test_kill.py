@@ -24,9 +24,9 @@ async def test_nothing_acknowledged_is_lost_whenever_the_writer_is_killed(path: 
     acknowledged: set[str] = set()
     for turn in range(ROUNDS):
         with child("commit_for_ever", path, turn * 10_000) as writer:
-            first = writer.read()
-            await asyncio.sleep(moments.uniform(0, 0.2))
-            said = [first, *writer.kill()]
+            first = [writer.read() for _ in range(moments.randint(1, 60))]
+            await asyncio.sleep(moments.uniform(0, 0.05))
+            said = [*first, *writer.kill()]
         acknowledged |= {event_id for line in said for event_id in line.split()}
         async with await SqliteStore.open(path) as store:
             assert await store.self_check() == [], f"seed {SEED}, round {turn}"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,10 @@ from tests.integration.stores.sqlite.processes import TIMEOUT, child
 
 WRITERS = 4
 SECONDS = 3
-LONGEST_WAIT = 1.0
 LEAST_SHARE = 0.1
+MOST_OVERTAKEN = 400
+"""Commits between two of one writer: some come while it has nothing to write yet, or no processor. They are
+counted, not timed: when the disk or the machine is slow, it is so for all of them."""
 
 
 async def test_no_writer_starves_beside_others(path: Path) -> None:
@@ -34,24 +38,29 @@ async def test_no_writer_starves_beside_others(path: Path) -> None:
         for writer in writers:
             writer.tell()
         said = [writer.rest() for writer in writers]
-    told = [lines[-1].split() for lines in said]
-    counts = [int(count) for count, _ in told]
+    counts = [int(lines[-1]) for lines in said]
     assert min(counts) > LEAST_SHARE * sum(counts)
-    assert max(float(wait) for _, wait in told) < LONGEST_WAIT
     async with await SqliteStore.open(path) as store:
-        there = set(await scene.all_event_ids(store))
-        assert sum(commits_of(place, there) for place in range(WRITERS)) == sum(counts)
+        there = await scene.all_event_ids(store)
         assert await scene.problems(store) == []
+    places = {event_id: at for at, event_id in enumerate(there)}
+    commits = [commits_of(place, places) for place in range(WRITERS)]
+    assert list(map(len, commits)) == counts
+    order = sorted((at, place) for place, made in enumerate(commits) for at in made)
+    for place in range(WRITERS):
+        turns = [turn for turn, (_, whose) in enumerate(order) if whose == place]
+        assert max(later - earlier for earlier, later in pairwise(turns)) <= MOST_OVERTAKEN
 
 
-def commits_of(writer: int, there: set[str]) -> int:
-    """How many commits of a writer are in the store."""
-    found = 0
+def commits_of(writer: int, places: dict[str, int]) -> list[int]:
+    """The places of a writer's commits in the store."""
+    found: list[int] = []
     for seed in itertools.count(writer, SEEDS_APART):
-        commits = [commit for commit in scene.usual(seed) if there.issuperset(scene.event_ids(commit))]
+        events = map(scene.event_ids, scene.usual(seed))
+        commits = [places[ids[0]] for ids in events if places.keys() >= set(ids)]
         if not commits:
             return found
-        found += len(commits)
+        found += commits
     raise AssertionError("it counts for ever")
 
 
@@ -59,27 +68,32 @@ class TestOneThatHangs:
     """A process that was stopped in the middle of a commit, or just before it."""
 
     @pytest.fixture(autouse=True)
-    def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def patience(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """It is short, until this is called: who was in line needs a processor to step out of it."""
         monkeypatch.setattr(turnstile, "BUSY_SECONDS", 0.3)
+        return lambda: monkeypatch.setattr(turnstile, "BUSY_SECONDS", TIMEOUT)
 
-    async def test_the_others_give_up_and_name_it(self, store: SqliteStore) -> None:
+    async def test_the_others_give_up_and_name_it(
+        self, store: SqliteStore, patience: Callable[[], None]
+    ) -> None:
         with child("hang_in_a_commit", store.path) as holder:
             assert holder.read() == "holding"
             os.kill(holder.pid, signal.SIGSTOP)
-            begun = time.monotonic()
-            with pytest.raises(
-                StoreBusy, match=f"process {holder.pid} had the lock last, and hangs or was stopped"
-            ):
-                await store.commit(scene.received(1))
-            assert time.monotonic() - begun < 5
+            said = f"process {holder.pid} had the lock last, and hangs or was stopped"
+            async with asyncio.timeout(20):  # without the fixture, they would wait for longer
+                with pytest.raises(StoreBusy, match=said):
+                    await store.commit(scene.received(1))
             with pytest.raises(StoreBusy, match=f"process {holder.pid} "):
                 await store.claim("w", handlers=["h"], code_rank="z", limit=1, lease=scene.LEASE)
             assert await store.count_events() == 0, "readers need no lock"
             holder.kill()
+        patience()
         assert not (await store.commit(scene.received(1))).repeated
         assert await scene.problems(store) == []
 
-    async def test_one_that_goes_on_is_waited_for_again(self, store: SqliteStore) -> None:
+    async def test_one_that_goes_on_is_waited_for_again(
+        self, store: SqliteStore, patience: Callable[[], None]
+    ) -> None:
         """Whoever gave up left somebody in line, who steps out of it when it is their turn."""
         with child("hang_in_a_commit", store.path) as holder:
             assert holder.read() == "holding"
@@ -87,13 +101,16 @@ class TestOneThatHangs:
                 with pytest.raises(StoreBusy):
                     await store.commit(scene.received(1))
             holder.kill()
+        patience()
         async with await SqliteStore.open(store.path) as other:
             for seed in range(1, 20):
                 await (store if seed % 2 else other).commit(scene.received(seed))
             assert await scene.problems(other) == []
             assert await other.count_events() == 19
 
-    async def test_one_that_hangs_in_line_is_named_too(self, store: SqliteStore) -> None:
+    async def test_one_that_hangs_in_line_is_named_too(
+        self, store: SqliteStore, patience: Callable[[], None]
+    ) -> None:
         gate = Turnstile(Path(store.path))
         with gate(), child("hang_in_line", store.path) as next_in_line:
             assert next_in_line.read() == "opened"
@@ -102,6 +119,7 @@ class TestOneThatHangs:
             with pytest.raises(StoreBusy, match=f"process {next_in_line.pid} is next in line"):
                 await store.commit(scene.received(1))
         gate.close()
+        patience()
         assert not (await store.commit(scene.received(1))).repeated
 
     async def test_closing_does_not_wait_for_it(self, path: Path) -> None:
