@@ -207,7 +207,7 @@ async def _play(
     codes: list[int] = []
     try:
         async with app.running(url, worker=False), asyncio.timeout(PATIENCE):
-            while b"working on" not in _said(folder):  # noqa: ASYNC110  (only the file knows)
+            while _said(folder).count(b"working on") < len(fleet.hosts):  # noqa: ASYNC110  (only the file knows)
                 await asyncio.sleep(0.05)
             handles: list[Handle[str]] = []
             for wave in range(WAVES):

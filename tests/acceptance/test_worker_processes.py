@@ -139,7 +139,7 @@ async def test_one_that_is_killed_is_replaced_and_all_runs_finish(tmp_path: Path
     site = Site(tmp_path)
     async with app.running(str(site.store), worker=False):
         handles = [await app.start(wait_inside, number) for number in range(RUNS)]
-        with site.workers("--lease", "2") as workers:
+        with site.workers("--lease", "5") as workers:
             killed, left = await site.all_wait()
             os.kill(killed, signal.SIGKILL)
             await until(lambda: len(site.waiting()) == 3, "a third one has runs of the killed one")

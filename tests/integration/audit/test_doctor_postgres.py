@@ -79,11 +79,18 @@ async def test_a_clock_that_is_off(postgres_engine_url: str) -> None:
 
 
 async def test_an_old_transaction(connection: Connection, other: Connection) -> None:
-    assert list(await health.old_transactions(connection, BRIEF)) == []
+    pids = [await each.fetchval("SELECT pg_backend_pid()") for each in (connection, other)]
+
+    async def ours() -> list[Problem]:
+        """Without those of the vacuum, which comes and goes as it likes."""
+        found = await health.old_transactions(connection, BRIEF)
+        return [problem for problem in found if any(f"process {pid} " in problem.what for pid in pids)]
+
+    assert await ours() == []
     async with other.transaction():
         pid = await other.fetchval("SELECT pg_backend_pid()")
         await asyncio.sleep(0.05)
-        problem = only(await health.old_transactions(connection, BRIEF))
+        problem = only(await ours())
         assert f"process {pid} " in problem.what
         assert f"pg_terminate_backend({pid})" in problem.remedy
         assert list(await health.old_transactions(connection)) == []
@@ -111,11 +118,9 @@ async def test_dead_rows(connection: Connection, other: Connection) -> None:
     )
     await other.execute("DELETE FROM runstone.workers")
     await other.close()  # which tells the statistics
-    for _ in range(200):
-        found = await health.dead_rows(connection, 10)
-        if found:
-            break
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(60):
+        while not (found := await health.dead_rows(connection, 10)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
     problem = only(found)
     assert "runstone.workers has 100 dead rows" in problem.what
     assert "never vacuumed" in problem.what
@@ -131,11 +136,18 @@ async def test_a_feed_that_waits(postgres_url: str, connection: Connection, othe
             pid = await other.fetchval("SELECT pg_backend_pid()")
             assert list(await health.stalled_feed(connection, 0)) == []
             await scene.queued()
-            problem = only(await health.stalled_feed(connection, 0))
+
+            async def told() -> Problem:
+                return only(await health.stalled_feed(connection, 0))
+
+            async with asyncio.timeout(60):  # the vacuum may have been here before, for a moment
+                while f"process {pid}" not in (problem := await told()).what:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
             assert problem.what.startswith("FEED_STALLED")
-            assert f"process {pid}" in problem.what
             assert f"pg_terminate_backend({pid})" in problem.remedy
-        assert list(await health.stalled_feed(connection, 0)) == []
+        async with asyncio.timeout(60):
+            while await health.stalled_feed(connection, 0):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
 
 
 async def test_a_server_that_loses_what_it_acknowledged(connection: Connection) -> None:

@@ -18,7 +18,7 @@ from runstone.errors import NotFound, RunArchived
 from runstone.ports.clock import SystemClock
 from runstone.ports.store import Store
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 NOW = timedelta(0)
 
 

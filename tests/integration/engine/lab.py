@@ -22,7 +22,7 @@ from runstone.stores.sqlite import SqliteStore
 
 T = TypeVar("T")
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """How long anything may take before its test fails, in seconds."""
 
 FAST = 0.02
@@ -112,6 +112,27 @@ def leased(app: rs.App) -> bool:
         return place
 
 
+class Heartbeats:
+    """Counts how often a process has kept its lease."""
+
+    def __init__(self, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._count = 0
+        store = process.runtime.store
+        heartbeat = store.heartbeat
+
+        async def counted(*arguments: Any, **more: Any) -> dict[str, int]:
+            news = await heartbeat(*arguments, **more)
+            self._count += 1
+            return news
+
+        monkeypatch.setattr(store, "heartbeat", counted)
+
+    async def another(self) -> None:
+        """Waits for one that was begun from now on: the next may be on its way already."""
+        wanted = self._count + 2
+        await until(lambda: self._count >= wanted, "a heartbeat")
+
+
 class SlowReads:
     """Lets what is read from a store arrive late."""
 
@@ -152,16 +173,22 @@ class Process:
         """The same run, seen from this process."""
         return rs.Handle(self.runtime, DEFAULT_TENANT, handle.id, Shape(Any, "any result"))
 
-    async def crash(self) -> None:
-        """Stops working and gives nothing back, now or later."""
+    async def crash(self, *, lease_over: bool = True) -> None:
+        """Stops working and gives nothing back, now or later.
+
+        Nobody has to wait for the end of its lease: a short one would end under a slow machine too.
+        """
         self.crashed = True
         await self.worker.abandon()
+        if lease_over:
+            await self.worker._idle.wait()  # a heartbeat that is on its way would bring the lease back
+            await self.runtime.store.heartbeat(self.worker.id, lease=timedelta(seconds=-1))
 
 
 @asynccontextmanager
 async def process(app: rs.App, path: str, **options: Any) -> AsyncIterator[Process]:
     """A process; while it is open the app's starts and signals go through it."""
-    store = await SqliteStore.open(path)
+    store = await SqliteStore.open(path, clock=options.get("clock"))
     options = {"poll": FAST, "grace": NOW, "version": app.version, **options}
     runtime = Runtime(store, app.handlers, **options)
     app.attach(runtime)

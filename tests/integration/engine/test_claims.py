@@ -59,6 +59,7 @@ async def test_a_worker_claims_only_versions_up_to_its_own(path: str) -> None:
 @pytest.mark.parametrize("direct", [True, False])
 async def test_a_worker_takes_no_more_than_it_may(path: str, direct: bool) -> None:
     app = rs.App("desk")
+    gate = asyncio.Event()
     now, most, done = 0, 0, 0
 
     @app.tool
@@ -66,6 +67,7 @@ async def test_a_worker_takes_no_more_than_it_may(path: str, direct: bool) -> No
         nonlocal now, most, done
         now += 1
         most = max(most, now)
+        await gate.wait()
         await asyncio.sleep(0.005)
         now -= 1
         done += 1
@@ -78,6 +80,9 @@ async def test_a_worker_takes_no_more_than_it_may(path: str, direct: bool) -> No
         if direct:
             await until(lambda: leased(app))
         handles = await asyncio.gather(*(app.start(handle) for _ in range(20)))
+        await until(lambda: now == 3, "as many as it may")
+        await asyncio.sleep(5 * FAST)  # it would take more, if it did
+        gate.set()
         for found in handles:
             await within(found.result())
     assert (most, done) == (3, 20)

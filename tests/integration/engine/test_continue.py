@@ -83,13 +83,13 @@ async def test_after_a_crash_only_the_last_generation_is_replayed(path: str) -> 
             await run.continue_as_new(number + 1)
         return done
 
-    async with process(app, path, lease=rs.seconds(0.3)) as first:
+    async with process(app, path) as first:
         started = await app.start(handle, 1)
         await until(lambda: has(started, "RUN_CONTINUED"))
         await until(lambda: entered == [1, 2])
         await first.crash()
         gate.set()
-        async with process(app, path, lease=rs.seconds(0.3)) as second:
+        async with process(app, path) as second:
             assert await within(second.handle(started).result()) == 2
     assert entered == [1, 2, 2]
 

@@ -128,7 +128,7 @@ async def test_a_cancel_reaches_the_handler_wherever_it_is(path: str, place: str
     @app.tool
     def in_thread() -> None:
         notes.append("there")
-        let_go.wait(5)
+        let_go.wait(60)
 
     @app.tool(retry=rs.Retry(max_attempts=9))
     async def failing() -> None:

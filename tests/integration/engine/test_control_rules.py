@@ -11,6 +11,7 @@ import runstone as rs
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ControlKind
 from runstone.core.run import Run
+from runstone.testing.clock import VirtualClock
 from tests.integration.engine.lab import (
     FAST,
     data,
@@ -88,7 +89,7 @@ async def test_what_is_too_large_or_too_much_is_refused_and_not_recorded(path: s
     async def handle(run: rs.Run) -> Any:
         return await run.wait("x")
 
-    async with app.running(path, poll=FAST):
+    async with process(app, path, clock=VirtualClock()):  # on a slow machine the minute would pass
         handle_ = await app.start(handle)
         await suspended(app, handle_)
         before = len(await log(handle_))
@@ -164,8 +165,10 @@ async def test_the_limit_holds_for_all_processes_together(path: str) -> None:
     async def handle(run: rs.Run) -> Any:
         return await run.wait("x")
 
-    async with process(app, path) as one, process(app, path, worker=False) as other:
+    clock = VirtualClock()
+    async with process(app, path, clock=clock) as one, process(app, path, clock=clock, worker=False) as other:
         handle_ = await app.start(handle)
+        await until(lambda: has(handle_, "RUN_SUSPENDED"))
         ways = [one.handle(handle_), other.handle(handle_)]
         for place in range(60):
             await ways[place % 2].answer("other", place)
@@ -186,7 +189,7 @@ async def test_whoever_is_not_authorized_cannot_use_up_the_limit(path: str) -> N
     async def handle(run: rs.Run) -> Any:
         return await run.wait("x")
 
-    async with process(app, path, authorization=Locked()) as opened:
+    async with process(app, path, authorization=Locked(), clock=VirtualClock()) as opened:
         handle_ = await app.start(handle)
         for _ in range(70):
             with pytest.raises(rs.ControlRefused):

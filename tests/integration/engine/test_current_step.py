@@ -81,12 +81,12 @@ async def test_after_a_crash_the_key_is_the_same(path: str) -> None:
     async def handle(run: rs.Run) -> None:
         await run.call(charge)
 
-    async with process(app, path, lease=rs.seconds(0.3)) as first:
+    async with process(app, path) as first:
         handle_ = await app.start(handle)
         await until(lambda: seen)
         await first.crash()
         gate.set()
-        async with process(app, path, lease=rs.seconds(0.3)) as second:
+        async with process(app, path) as second:
             await within(second.handle(handle_).result())
     (attempt, engine, key), (later, later_engine, later_key) = seen
     assert (attempt, engine) == (1, 1)
@@ -159,16 +159,16 @@ async def test_waiting_for_a_thread_uses_up_no_timeout(path: str) -> None:
     @app.tool
     def hold() -> str:
         entered.set()
-        assert gate.wait(10)
+        assert gate.wait(60)
         return "held"
 
-    @app.tool(timeout=rs.seconds(0.2))
+    @app.tool(timeout=rs.seconds(1))
     def quick() -> str:
         return "quick"
 
     @app.tool(timeout=rs.seconds(0.05))
     def slow() -> str:
-        assert gate.wait(10)
+        assert gate.wait(60)
         return "slow"
 
     @app.on()
@@ -187,7 +187,9 @@ async def test_waiting_for_a_thread_uses_up_no_timeout(path: str) -> None:
         first = await app.start(holding)
         await until(entered.is_set)
         second = await app.start(queuing)
-        await until(lambda: has(second, "STEP_STARTED"))  # flushed after half a second: over its timeout
+        await until(lambda: has(second, "STEP_STARTED"))
+        over = asyncio.get_running_loop().time() + 1
+        await until(lambda: asyncio.get_running_loop().time() > over)
         assert await data(second, "STEP_FAILED") == []
         gate.set()
         assert await within(first.result()) == "held"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import runstone as rs
-from tests.integration.engine.lab import FAST, types, until, within
+from tests.integration.engine.lab import FAST, suspended, types, until, within
 
 
 async def test_following_a_log_shows_it_to_its_end(path: str) -> None:
@@ -46,6 +46,7 @@ async def test_a_caller_may_give_up_waiting_and_the_run_goes_on(path: str) -> No
         handle_ = await app.start(handle)
         with pytest.raises(TimeoutError, match="goes on"):
             await handle_.result(timeout=rs.seconds(0.02))
+        await suspended(app, handle_)
         await handle_.pause("LUNCH")
         paused = await handle_.paused()
         assert paused is not None

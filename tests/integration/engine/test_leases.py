@@ -12,6 +12,7 @@ import pytest
 import runstone as rs
 from runstone.errors import StoreBusy
 from runstone.stores.sqlite import SqliteStore
+from runstone.testing.clock import VirtualClock
 from tests.integration.engine.lab import (
     SHORT_LEASE,
     data,
@@ -42,10 +43,10 @@ async def test_the_runs_of_a_dead_worker_are_claimed_after_its_lease(path: str) 
         await run.decide("first", 1)
         return await run.call(work)
 
-    async with process(app, path, lease=SHORT_LEASE) as dead:
+    async with process(app, path, lease=rs.seconds(1)) as dead:
         handle_ = await app.start(handle)
         await until(lambda: bool(calls))
-        await dead.crash()
+        await dead.crash(lease_over=False)
         alive[0] = True
         async with process(app, path) as survivor:
             assert await within(survivor.handle(handle_).result()) == "done"
@@ -107,10 +108,12 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_in_time(
     path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = rs.App("desk")
-    stopped = asyncio.Event()
+    clock = VirtualClock()
+    entered, stopped = asyncio.Event(), asyncio.Event()
 
     @app.tool
     async def stuck() -> None:
+        entered.set()
         await asyncio.Event().wait()
 
     @app.on()
@@ -120,18 +123,20 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_in_time(
         finally:
             stopped.set()
 
-    async with process(app, path, lease=SHORT_LEASE) as here:
+    async with process(app, path, lease=SHORT_LEASE, clock=clock) as here:
         handle_ = await app.start(handle)
-        await until(lambda: here.worker.holds(handle_.id))
+        await within(entered.wait())
 
         async def busy(*_: Any, **__: Any) -> Any:
             raise StoreBusy
 
         monkeypatch.setattr(here.runtime.store, "heartbeat", busy)
         monkeypatch.setattr(here.runtime.store, "claim", busy)
+        await until(lambda: "cannot extend the lease" in caplog.text)
+        assert not stopped.is_set(), "its lease is not over yet"
+        clock.advance(SHORT_LEASE)
         await within(stopped.wait())
         assert not await data(handle_, "RUN_FAILED")
-    assert "cannot extend the lease" in caplog.text
 
 
 async def test_a_run_that_cannot_be_written_is_given_back_and_tried_again(

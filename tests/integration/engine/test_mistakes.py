@@ -175,7 +175,7 @@ async def first_of_none(run: rs.Run) -> None:
 
 @pytest.mark.parametrize("handler", [timed_by_asyncio, gathered_under_a_clock], ids=lambda one: one.name)
 async def test_a_clock_around_a_durable_call(handler: rs.Handler[None, str], tmp_path: Path) -> None:
-    async with app.running(str(tmp_path / "store.db")), asyncio.timeout(20):
+    async with app.running(str(tmp_path / "store.db")), asyncio.timeout(60):
         handle = await app.start(handler)
         assert await handle.result() == "told so, and 1 goes on"
 
@@ -207,7 +207,7 @@ async def test_a_clock_around_a_durable_call(handler: rs.Handler[None, str], tmp
 async def test_it_fails_the_run_and_says_why(
     handler: rs.Handler[None, None], exit_reason: str, message: str, tmp_path: Path
 ) -> None:
-    async with app.running(str(tmp_path / "store.db")), asyncio.timeout(20):
+    async with app.running(str(tmp_path / "store.db")), asyncio.timeout(60):
         handle = await app.start(handler)
         with pytest.raises(rs.RunFailed) as failed:
             await handle.result()
@@ -307,6 +307,6 @@ class TestRegistration:
 
 
 async def test_a_lane_is_chosen_by_what_the_handler_sees(tmp_path: Path) -> None:
-    async with app.running(str(tmp_path / "store.db")), asyncio.timeout(20):
+    async with app.running(str(tmp_path / "store.db")), asyncio.timeout(60):
         handle = await app.start(by_thread, {"from": "ada", "headers": {"message_id": "m1"}})  # type: ignore[misc]
         assert await handle.result() == "m1"

@@ -221,7 +221,7 @@ async def test_losers_do_nothing_again_on_replay(path: str) -> None:
     @app.tool(retry=rs.Retry(max_attempts=9))
     async def failing() -> None:
         calls.append("failing")
-        raise rs.RetryableError(retry_after=rs.seconds(0.2))
+        raise rs.RetryableError(retry_after=rs.seconds(2))
 
     @app.on()
     async def handle(run: rs.Run) -> str:
@@ -229,7 +229,7 @@ async def test_losers_do_nothing_again_on_replay(path: str) -> None:
             await run.call(failing)
 
         async def waits() -> None:
-            await run.wait("never", timeout=rs.seconds(0.2))
+            await run.wait("never", timeout=rs.seconds(2))
 
         async def wins() -> None:
             await run.sleep(rs.seconds(0.05))
@@ -244,7 +244,7 @@ async def test_losers_do_nothing_again_on_replay(path: str) -> None:
         handle_ = await app.start(handle, key="k")
         await suspended(app, handle_)
         before = [event.id for event in await log(handle_)]
-        moment = asyncio.get_running_loop().time() + 0.2
+        moment = asyncio.get_running_loop().time() + 2
         await until(lambda: asyncio.get_running_loop().time() > moment)
     async with app.running(path, poll=FAST):
         handle_ = await app.start(handle, key="k")

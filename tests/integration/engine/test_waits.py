@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import runstone as rs
-from tests.integration.engine.lab import FAST, NOW, data, status, suspended, types, until, within
+from tests.integration.engine.lab import FAST, NOW, data, has, status, suspended, types, until, within
 
 
 class Approval(msgspec.Struct):
@@ -108,6 +108,7 @@ async def test_answer_and_deadline_race_for_one_winner(path: str) -> None:
 
     async with app.running(path, poll=FAST):
         handles = [await app.start(handle, 0.001 * number) for number in range(25)]
+        await until(lambda: has(handles[0], "STEP_FAILED"), "the first deadline")
         await asyncio.gather(*(found.answer("x", 1) for found in handles), return_exceptions=True)
         results = [await within(found.result()) for found in handles]
         for found, result in zip(handles, results, strict=True):

@@ -12,7 +12,10 @@ import runstone as rs
 from runstone.core.commit import Commit
 from runstone.ports.store import Committed
 from runstone.stores.sqlite import SqliteStore
-from tests.integration.engine.lab import FAST, data, has, process, types, until, within
+from tests.integration.engine.lab import FAST, data, process, types, until, within
+
+BUDGET = 1000
+"""In milliseconds: so much that what is not made to hang stays within it on any machine."""
 
 
 class Stalls:
@@ -91,7 +94,7 @@ async def test_an_outcome_beyond_the_budget_is_looked_for_before_its_step_fails(
         except rs.StepFailed as failure:
             return failure.code
 
-    async with process(app, path, write_latency_budget_ms=50):
+    async with process(app, path, write_latency_budget_ms=BUDGET):
         stalls = stall(monkeypatch, event_type, lands=lands)
         handle_ = await app.start(handle)
         assert await within(handle_.result()) == outcome
@@ -99,7 +102,7 @@ async def test_an_outcome_beyond_the_budget_is_looked_for_before_its_step_fails(
         assert len(ends) == 1
         stalls.released.set()
     assert calls == [1]
-    assert "takes over 0.05 s" in caplog.text
+    assert "takes over 1.0 s" in caplog.text
 
 
 async def test_a_step_that_failed_for_its_budget_is_tried_again_as_its_policy_says(
@@ -117,7 +120,7 @@ async def test_a_step_that_failed_for_its_budget_is_tried_again_as_its_policy_sa
     async def handle(run: rs.Run) -> int:
         return await run.call(work)
 
-    async with process(app, path, write_latency_budget_ms=50):
+    async with process(app, path, write_latency_budget_ms=BUDGET):
         stalls = stall(monkeypatch, "STEP_COMPLETED", lands=False)
         handle_ = await app.start(handle)
         assert await within(handle_.result()) == 2
@@ -125,7 +128,7 @@ async def test_a_step_that_failed_for_its_budget_is_tried_again_as_its_policy_sa
         assert failed["error"] == {
             "category": "INFRASTRUCTURE",
             "code": "WRITE_BUDGET_EXCEEDED",
-            "message": "It could not be written within 0.05 s: what it did is not on record",
+            "message": "It could not be written within 1 s: what it did is not on record",
             "retryable": True,
         }
         assert (await types(handle_)).count("TOOL_COMPLETED") == 2, "what it gave is kept, for people"
@@ -150,7 +153,7 @@ async def test_a_step_that_must_not_run_twice_is_not_tried_again(
         except rs.StepFailed as failure:
             return failure.code
 
-    async with process(app, path, write_latency_budget_ms=50):
+    async with process(app, path, write_latency_budget_ms=BUDGET):
         stalls = stall(monkeypatch, "STEP_COMPLETED", lands=False)
         assert await within((await app.start(handle)).result()) == "WRITE_BUDGET_EXCEEDED"
         stalls.released.set()
@@ -185,7 +188,7 @@ async def test_an_outcome_that_lands_late_after_all_is_the_one_that_counts(
             await original(store, held[0])
         return await original(store, commit)
 
-    async with process(app, path, write_latency_budget_ms=50):
+    async with process(app, path, write_latency_budget_ms=BUDGET):
         monkeypatch.setattr(SqliteStore, "commit", commit)
         handle_ = await app.start(handle)
         assert await within(handle_.result()) == "worked"
@@ -203,7 +206,7 @@ async def test_where_a_start_may_not_be_late_no_step_runs_before_it(
 
     @app.tool
     async def work() -> str:
-        log_when_it_ran.append(await types(handle_))
+        log_when_it_ran.append(await types(app.handle(handle, rs.current_step().run_id)))
         return "worked"
 
     @app.on()
@@ -214,7 +217,7 @@ async def test_where_a_start_may_not_be_late_no_step_runs_before_it(
         except rs.StepFailed as failure:
             return failure.code
 
-    async with process(app, path, write_latency_budget_ms=50, **policy):
+    async with process(app, path, write_latency_budget_ms=BUDGET, **policy):
         handle_ = await app.start(handle)
         assert await within(handle_.result()) == "worked"
         strict = "fail_open" in policy
@@ -245,10 +248,9 @@ async def test_a_start_beyond_the_budget_is_written_later_and_its_step_goes_on(
         await run.decide("first", 1)
         return await run.call(work)
 
-    async with process(app, path, write_latency_budget_ms=50):
+    async with process(app, path, write_latency_budget_ms=BUDGET):
+        stalls = stall(monkeypatch, "STEP_STARTED", "work#1", lands=False)
         handle_ = await app.start(handle)
-        await until(lambda: has(handle_, "STEP_COMPLETED", "first#1"))
-        stalls = stall(monkeypatch, "STEP_STARTED", lands=False)
         await within(entered.wait())
         await until(lambda: stalls.left == 0, "the flush of the start")
         gate.set()
@@ -274,7 +276,7 @@ async def test_a_store_that_never_answers_costs_the_run_its_worker_and_nothing_e
     async def handle(run: rs.Run) -> int:
         return await run.call(work)
 
-    async with process(app, path, write_latency_budget_ms=20, poll=FAST):
+    async with process(app, path, write_latency_budget_ms=BUDGET, poll=FAST):
         stalls = stall(monkeypatch, "TOOL_CALLED", times=4, lands=False)
         handle_ = await app.start(handle)
         result: Any = await within(handle_.result())

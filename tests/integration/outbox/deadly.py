@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 import runstone as rs
@@ -14,11 +14,21 @@ from runstone.core.ids import DEFAULT_TENANT
 from runstone.outbox.dispatcher import Dispatcher
 from runstone.outbox.services import Service, as_executor
 from runstone.ports.bell import Bell
-from runstone.ports.clock import SystemClock, new_id
+from runstone.ports.clock import new_id
 from runstone.stores.sqlite import SqliteStore
 
-LEASE = timedelta(milliseconds=700)
-"""Short, for each death is waited out."""
+LEASE = timedelta(minutes=10)
+"""Longer than any machine stalls: whoever comes next has a clock by which it is over."""
+
+
+class Later:
+    """The clock of this place, set forward."""
+
+    def __init__(self, by: timedelta) -> None:
+        self._by = by
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self._by
 
 
 class Touch(rs.EffectSpec, frozen=True, kw_only=True):
@@ -33,14 +43,15 @@ async def touch(spec: Touch) -> str:
     return "touched"
 
 
-async def work(path: str) -> None:
-    """Until nothing is left to do."""
-    store = await SqliteStore.open(path)
+async def work(path: str, deaths: int) -> None:
+    """Until nothing is left to do; the leases of those who died before are over."""
+    clock = Later(deaths * (LEASE + timedelta(minutes=1)))
+    store = await SqliteStore.open(path, clock=clock)
     dispatcher = Dispatcher(
         store,
         {Touch.EFFECT_TYPE: Service(spec=Touch, executor=as_executor(touch))},
         worker_id=f"d{os.getpid()}",
-        clock=SystemClock(),
+        clock=clock,
         new_id=new_id,
         bell=Bell(),
         lease=LEASE,
@@ -55,4 +66,4 @@ async def work(path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1]))
+    asyncio.run(work(sys.argv[1], int(sys.argv[2])))

@@ -28,7 +28,7 @@ async def test_operators_hear_of_a_dead_letter(tmp_path: Path) -> None:
         async with house.app.running(house.store, poll=0.01, notify=notify):
             await house.app.start(visit)
             (effect,) = await house.settled("DEAD_LETTER")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await operators.arrival()
         said = operators.requests[0].json()
     assert said["title"] == "Dead letter: RING"

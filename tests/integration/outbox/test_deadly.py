@@ -33,12 +33,12 @@ async def request(path: Path) -> None:
 
     async with await SqliteStore.open(path) as store, app.running(store, outbox=False):
         await app.start(experiment)
-        await asyncio.wait_for(asked.wait(), 30)
+        await asyncio.wait_for(asked.wait(), 60)
 
 
-async def dispatch(path: Path) -> int:
-    """How a dispatcher ended."""
-    command = (sys.executable, "-m", "tests.integration.outbox.deadly", str(path))
+async def dispatch(path: Path, deaths: int) -> int:
+    """How a dispatcher ended, that came after so many others."""
+    command = (sys.executable, "-m", "tests.integration.outbox.deadly", str(path), str(deaths))
     child = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
     try:
         return await asyncio.wait_for(child.wait(), 60)
@@ -50,9 +50,9 @@ async def dispatch(path: Path) -> int:
 async def test_it_is_given_up_and_takes_no_other_with_it(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     await request(path)
-    ends = [await dispatch(path)]
+    ends = [await dispatch(path, 0)]
     while ends[-1] != 0 and len(ends) < 10:
-        ends.append(await dispatch(path))
+        ends.append(await dispatch(path, len(ends)))
     assert ends == [-signal.SIGKILL] * 5 + [0]
     async with await SqliteStore.open(path) as store:
         effects = await store.list_effects(DEFAULT_TENANT)

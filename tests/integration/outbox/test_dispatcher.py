@@ -47,10 +47,13 @@ class House:
         self.calls: Counter[str] = Counter()
         self.keys: list[str] = []
         self.failures: dict[str, list[Any]] = {}
+        self.open = asyncio.Event()
+        self.open.set()
         self.app.executor(Ring)(self.ring)
         self.store: SqliteStore
 
     async def ring(self, spec: Ring, call: rs.EffectCall) -> Any:
+        await self.open.wait()
         self.calls[spec.door] += 1
         self.keys.append(call.key)
         planned = self.failures.get(spec.door)
@@ -65,12 +68,12 @@ class House:
         found = await self.store.list_effects(DEFAULT_TENANT)
         return sorted(found, key=lambda effect: effect.id)
 
-    async def settled(self, *statuses: str) -> list[Effect]:
-        """The effects, once each of them has one of these statuses."""
-        async with asyncio.timeout(20):
+    async def settled(self, *statuses: str, count: int = 1) -> list[Effect]:
+        """The effects, once there are so many and each of them has one of these statuses."""
+        async with asyncio.timeout(60):
             while True:
                 found = await self.effects()
-                if found and all(effect.status in statuses for effect in found):
+                if len(found) == count and all(effect.status in statuses for effect in found):
                     return found
                 await asyncio.sleep(0.01)
 
@@ -88,7 +91,7 @@ def failed(code: str, *, retryable: bool = True, nothing_sent: bool = False) -> 
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await true():  # noqa: ASYNC110  (only the store knows)
             await asyncio.sleep(0.01)
 
@@ -105,9 +108,11 @@ async def test_an_effect_goes_out_and_its_run_completes(house: House) -> None:
         await run.effect(Ring(door=door))
         return "rang"
 
+    house.open.clear()
     async with house.app.running(house.store):
         handle = await house.app.start(visit, "front")
         assert await handle.result() == "rang"
+        house.open.set()
         (effect,) = await house.settled("COMPLETED")
 
         async def completed() -> bool:
@@ -218,8 +223,11 @@ async def test_a_dead_letter_fails_its_run(house: House) -> None:
         await run.effect(Ring(door="front"))
         return "rang"
 
+    house.open.clear()
     async with house.app.running(house.store, poll=0.01):
         handle = await house.app.start(visit)
+        assert await handle.result() == "rang"
+        house.open.set()
         await house.settled("DEAD_LETTER")
         assert (await handle.status()).exit_reason == "EFFECT_DEAD_LETTERED"
     assert house.calls["front"] == 4, "one try and three retries"
@@ -240,7 +248,7 @@ async def test_at_most_once_is_retried_only_when_nothing_was_sent(house: House) 
     async with house.app.running(house.store, poll=0.01):
         for door in house.failures:
             await house.app.start(visit, door)
-        effects = await house.settled("COMPLETED", "UNKNOWN", "DEAD_LETTER")
+        effects = await house.settled("COMPLETED", "UNKNOWN", "DEAD_LETTER", count=3)
     statuses = {msgspec.json.decode(effect.effect_spec)["door"]: effect.status for effect in effects}
     assert statuses == {"refused": "COMPLETED", "broken": "UNKNOWN", "wrong": "DEAD_LETTER"}
     assert house.calls == {"refused": 2, "broken": 1, "wrong": 1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -41,11 +41,12 @@ def post(receiver: HttpReceiver, path: str = "/orders", **fields: Any) -> ApiCal
     return ApiCall(method="POST", url=receiver.url + path, **{"body": {"b": [1, "ü"], "a": None}, **fields})
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def deaf_port() -> Iterator[int]:
+    """One that nobody listens at, and nobody else can have meanwhile."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
 
 
 class TestRequest:
@@ -281,9 +282,10 @@ class TestRefusal:
 class TestTransport:
     async def test_a_refused_connection_sent_nothing(self) -> None:
         """§OUT-23"""
-        async with executor_of() as executor:
-            call = call_of(ApiCall(method="POST", url=f"http://127.0.0.1:{unused_port()}/", body=1))
-            failure = await not_done(executor, call)
+        with deaf_port() as port:
+            async with executor_of() as executor:
+                call = call_of(ApiCall(method="POST", url=f"http://127.0.0.1:{port}/", body=1))
+                failure = await not_done(executor, call)
         assert failure.error.code == "CONNECT_FAILED"
         assert (failure.retryable, failure.nothing_sent, failure.target_down) == (True, True, True)
 
@@ -306,12 +308,12 @@ class TestTransport:
 
     @pytest.mark.parametrize(
         ("config", "seconds"),
-        [(HttpConfig(read_timeout=0.5), 30), (HttpConfig(timeout=1), 30), (HttpConfig(), 1)],
+        [(HttpConfig(read_timeout=0.5), 60), (HttpConfig(timeout=4), 60), (HttpConfig(), 4)],
         ids=["silence", "configured", "the call's own"],
     )
     async def test_a_slow_answer_may_have_been_acted_on(self, config: HttpConfig, seconds: float) -> None:
         """§OUT-11"""
-        async with HttpReceiver(Reply(delay=60)) as receiver, executor_of(config) as executor:
+        async with HttpReceiver(Reply(delay=600)) as receiver, executor_of(config) as executor:
             failure = await not_done(executor, call_of(post(receiver), seconds=seconds))
             assert len(receiver.requests) == 1
         assert (failure.error.category, failure.error.code) == ("TIMEOUT", "HTTP_TIMEOUT")

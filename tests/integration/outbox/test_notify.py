@@ -117,11 +117,11 @@ async def test_a_notice_that_was_not_taken_is_a_failure_with_its_reason() -> Non
 
 
 async def test_nobody_there() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    async with executor_of(channels={"hook": f"json://127.0.0.1:{port}"}) as executor:
-        failure = await not_done(executor, call_of(HELLO))
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        port = deaf.getsockname()[1]
+        async with executor_of(channels={"hook": f"json://127.0.0.1:{port}"}) as executor:
+            failure = await not_done(executor, call_of(HELLO))
     assert failure.error.code == "NOTIFY_FAILED"
     assert failure.retryable
 

@@ -30,7 +30,7 @@ async def run_told(root: Path, telemetry: HttpTelemetry) -> list[Event]:
 async def test_a_run_is_told_and_can_be_asked_for_by_run_and_by_commit(tmp_path: Path) -> None:
     """§PIP-42"""
     with serving() as endpoint:
-        telemetry = HttpTelemetry(endpoint.url)
+        telemetry = HttpTelemetry(endpoint.url, grace=30)
         events = await run_told(tmp_path, telemetry)
         run_id = events[0].stream_id
         told = await asyncio.to_thread(telemetry.of_run, run_id)
@@ -43,13 +43,13 @@ async def test_a_run_is_told_and_can_be_asked_for_by_run_and_by_commit(tmp_path:
 
 async def test_events_go_in_batches(tmp_path: Path) -> None:
     with serving() as endpoint:
-        events = await run_told(tmp_path, HttpTelemetry(endpoint.url))
+        events = await run_told(tmp_path, HttpTelemetry(endpoint.url, grace=30))
         assert len(endpoint.events) == len(events)
         assert endpoint.requests <= len(events)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -57,7 +57,7 @@ class Stage:
             return await self.conductor.branches(scope, scope.key("gather"), branches, finish)
 
         self.conductor.running = 1
-        return await asyncio.wait_for(asyncio.create_task(root()), 5)
+        return await asyncio.wait_for(asyncio.create_task(root()), 60)
 
 
 async def test_recorded_outcomes_are_delivered_in_their_order_and_one_at_a_time() -> None:

@@ -628,7 +628,7 @@ async def running(desk: Desk) -> AsyncIterator[Callable[[], Awaitable[None]]]:
 
     yield wake
     await scheduler.drain()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
 
 
 async def _turns() -> None:

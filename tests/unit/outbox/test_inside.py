@@ -552,7 +552,7 @@ async def test_a_search_for_it_that_was_cut_off_is_made_again(desk: Desk) -> Non
 
     dispatcher = copies.new.dispatcher("d2", Busy(copies.new.data, clock=desk.scene.clock))
     await turn(dispatcher)
-    await asyncio.wait_for(asyncio.gather(*dispatcher._calls), 20)
+    await asyncio.wait_for(asyncio.gather(*dispatcher._calls), 60)
     assert troubles == []
     assert await copies.new.statuses() == ["COMPLETED"]
 

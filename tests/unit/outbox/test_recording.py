@@ -28,7 +28,7 @@ async def test_an_outcome_waits_for_a_store_that_is_in_trouble(desk: Desk) -> No
     desk.store.commit = trouble  # type: ignore[method-assign, assignment]
     dispatcher = desk.dispatcher()
     await turn(dispatcher)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while dispatcher._calls:
             await asyncio.wait(list(dispatcher._calls))
     assert await desk.statuses() == ["COMPLETED"]
@@ -75,7 +75,7 @@ async def test_others_may_write_to_the_run_meanwhile(desk: Desk) -> None:
 
 
 async def wait_for_calls(dispatcher: Dispatcher) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while dispatcher._calls:
             await asyncio.wait(list(dispatcher._calls))
 
