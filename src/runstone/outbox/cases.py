@@ -16,7 +16,8 @@ from runstone.errors import NotFound, StoreCorrupt, StoreUnusable
 from runstone.ports.cases import catch_up, load_cases
 from runstone.ports.store import Host
 
-KEPT: Final = 512
+KEPT: Final = 1024
+"""As many as effects may be under way by default, for each may be of another run."""
 AT_ONCE: Final = 128
 """The most runs of one read."""
 

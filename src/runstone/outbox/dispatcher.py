@@ -48,8 +48,9 @@ RECORDING: Final = 5.0
 """How long outcomes may take to be recorded when the dispatcher leaves, in seconds."""
 CROWDED: Final = timedelta(milliseconds=250)
 """How long an effect rests whose host has as many calls as it may."""
-UNRECORDED: Final = 2
-"""How many effects may be under way for each call there may be at once: some wait for their record only."""
+UNRECORDED: Final = 4
+"""How many effects may be under way for each call there may be at once: most wait for their record only,
+while the store has others to write and to claim."""
 
 _log = logging.getLogger("runstone.outbox")
 
