@@ -28,6 +28,8 @@ from runstone.errors import BundleInvalid
 
 FORMAT: Final = "runstone-bundle"
 FORMAT_VERSION: Final = 1
+_BEGINNING: Final = b'{"contract_version":'
+_CUT_OFF: Final = "The bundle seems to be cut off {}: fetch or export it once more"
 
 
 class BundledStream(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,16 +84,38 @@ def pack(streams: Sequence[Stream]) -> bytes:
 
 def unpack(content: bytes) -> tuple[Stream, ...]:
     """The streams of a bundle, every hash, head, sequence and cause checked."""
-    first, _, lines = content.partition(b"\n")
+    first, ended, lines = content.partition(b"\n")
+    if not ended and first.startswith(_BEGINNING):
+        raise BundleInvalid(_CUT_OFF.format("in line 1"))
     manifest = _manifest(first)
     if _digest(manifest, lines) != manifest.sha256 or codec.encode(manifest) != first:
-        raise BundleInvalid("The bundle is not as it was written: its hash does not fit its content")
+        raise BundleInvalid(_damage(manifest, lines))
     events = [_event(line, place) for place, line in enumerate(lines.split(b"\n")[:-1], 2)]
     streams = _streams(manifest, events)
     for stream in streams:
         _refuse(verify_events(stream))
     _refuse(verify_causes(streams))
     return streams
+
+
+def _damage(manifest: Manifest, lines: bytes) -> str:
+    """What a person can see of it: most often, a copy or a download that did not come to its end."""
+    *whole, rest = lines.split(b"\n")
+    last = len(whole) + 1
+    if len(whole) < manifest.events:
+        counted = f"with {len(whole)} of its {manifest.events} events"
+        return _CUT_OFF.format(f"in line {last + 1}, {counted}" if rest else f"behind line {last}, {counted}")
+    if 0 < len(whole) == manifest.events and not _is_json(whole[-1]):
+        return _CUT_OFF.format(f"in line {last}")
+    return "The bundle is not as it was written: its hash does not fit its content"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        _read_any(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _digest(manifest: Manifest, lines: bytes) -> str:
@@ -144,6 +168,7 @@ def _refuse(findings: list[Finding]) -> None:
 
 read_manifest: Final = codec.reader(Manifest)
 _read_event: Final = codec.reader(Event)
+_read_any: Final = codec.reader(msgspec.Raw)
 
 
 def _manifest(line: bytes) -> Manifest:

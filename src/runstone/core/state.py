@@ -137,6 +137,10 @@ class RunState(StreamState, frozen=True, kw_only=True):
     """The event that lets the handler go on: what its next step was caused by."""
     last_output: tuple[str, str] | None = None
     """Where the latest step's output stands: the event and the field."""
+    created_event: str | None = None
+    """The event that the run began with."""
+    paused_event: str | None = None
+    """The event that paused it, until it is resumed."""
     signal_event: str | None = None
     """The event that holds the signal's payload."""
     lane: str | None = None

@@ -122,8 +122,11 @@ class Gateway:
         streams = await self._store.correlation(tenant_id, signal.correlation_id)
         if signal.source_hash != digest:
             await self._report_conflict(tenant_id, signal.id, digest)
+            run = await self._store.find_run(tenant_id, create.key) if create.key is not None else None
             raise SignalConflict(
-                f"{incoming.source_channel} {incoming.source_id} came before with other content: "
+                _other_start(run, create)
+                if run is not None
+                else f"{incoming.source_channel} {incoming.source_id} came before with other content: "
                 f"signal {signal.id} stands"
             )
         runs = [stream.head.stream_id for stream in streams if stream.head.kind == "RUN"]
@@ -139,10 +142,10 @@ class Gateway:
             conflict = SignalConflict(f"The key {create.key!r} belongs to a run of another handler")
             raise conflict if stone is None else stone.error
         if stone.source_hash != digest:
-            raise SignalConflict(
-                f"{' '.join(source)} came before with other content: signal {stone.stream_id} stands, "
-                f"and was archived in {stone.where}"
-            )
+            first = f"{' '.join(source)} came before with other content: signal {stone.stream_id} stands, and"
+            if create.key is not None:
+                first = f"Key {create.key!r} belongs to a run with another handler or value, which"
+            raise SignalConflict(f"{first} was archived in {stone.where}")
         for other in await self._store.tombstones(tenant_id, stone.correlation_id):
             if other.signal_id == stone.stream_id:
                 return other.stream_id
@@ -253,6 +256,13 @@ class Gateway:
 
     def _context(self, actor: str) -> Context:
         return Context(now=self._clock.now(), new_id=self._new_id, actor=actor)
+
+
+def _other_start(run: Run, create: CreateRun) -> str:
+    """What is wrong with a start whose key another start has."""
+    owner = f"Key {create.key!r} belongs to run {run.id} of {run.plan_id!r}"
+    same = run.plan_id == create.plan_id
+    return f"{owner}, started with another value" if same else f"{owner}, not of {create.plan_id!r}"
 
 
 def _raise_if_rejected(event: Event, signal_id: str, kind: ControlKind) -> None:

@@ -11,7 +11,7 @@ from runstone.core.payloads import RunType, SignalType
 
 
 class SignalSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Input of one kind."""
+    """Input of one kind. Users' own kinds are subclasses, with the `SIGNAL_TYPE` that is nearest."""
 
     SIGNAL_TYPE: ClassVar[SignalType] = "API_CALL"
     RUN_TYPE: ClassVar[RunType] = "SIGNAL_PROCESSING"
@@ -46,7 +46,7 @@ class Email(SignalSpec, frozen=True, kw_only=True):
 
     @property
     def thread(self) -> str:
-        """The conversation it belongs to."""
+        """The conversation it belongs to: the mail that it answers, or its own id."""
         return self.headers.in_reply_to or self.headers.message_id
 
 

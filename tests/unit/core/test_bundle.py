@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -79,6 +80,28 @@ class TestRefused:
     def test_no_bundle_at_all(self, content: bytes) -> None:
         with pytest.raises(BundleInvalid, match="no Runstone bundle"):
             unpack(content)
+
+    @pytest.mark.parametrize(
+        ("left", "where"),
+        [
+            (lambda head, events: head[:-9], "in line 1:"),
+            (lambda head, events: head, "in line 1:"),
+            (lambda head, events: head + b"\n", "behind line 1, with 0 of its 9 events:"),
+            (lambda head, events: b"\n".join([head, *events[:3], b""]), "behind line 4, with 3 of its 9 "),
+            (lambda head, events: b"\n".join([head, *events[:3], b"{"]), "in line 5, with 3 of its 9 "),
+            (lambda head, events: b"\n".join([head, *events]), "in line 10, with 8 of its 9 "),
+            (lambda head, events: b"\n".join([head, *events])[:-9] + b"\n", "in line 10:"),
+        ],
+    )
+    def test_one_that_is_cut_off(self, left: Callable[[bytes, list[bytes]], bytes], where: str) -> None:
+        head, *events = bundle(finished()).splitlines()
+        with pytest.raises(BundleInvalid, match=f"The bundle seems to be cut off {where}"):
+            unpack(left(head, events))
+
+    @pytest.mark.parametrize("more", [b"x", b"x\n", b"{}\n"])
+    def test_one_that_goes_on(self, more: bytes) -> None:
+        with pytest.raises(BundleInvalid, match="its hash does not fit its content"):
+            unpack(bundle(finished()) + more)
 
     def test_another_format(self) -> None:
         with pytest.raises(BundleInvalid, match="its format is 'zip'"):

@@ -18,6 +18,7 @@ from runstone.core.payloads import WaitSpec
 from runstone.errors import CommandRefused, InvalidPayload
 from tests.unit.core.build import (
     NOON,
+    OTHER_HASH,
     TENANT,
     Story,
     an_id,
@@ -259,6 +260,79 @@ class TestCausation:
         completed = story.of_type("RUN_COMPLETED")[0]
         assert completed.causation_id == story.of_type("EFFECT_COMPLETED")[0].id
         assert story.signal_events[-1].causation_id == completed.id
+
+    def test_a_start_is_caused_by_what_let_the_run_go(self) -> None:
+        """§ORD-42: not by a control signal that was refused meanwhile."""
+        story = Story.queued(approval_required=True)
+        story.do(control("APPROVE", 801))
+        approved = story.last.id
+        story.do(control("PAUSE", 802))
+        assert story.last.event_type == "SIGNAL_REJECTED"
+        story.do(commands.StartRun())
+        assert story.of_type("RUN_STARTED")[0].causation_id == approved
+
+    @pytest.mark.parametrize(
+        "rest",
+        [
+            commands.SuspendRun(),
+            commands.PauseRun(reason="NON_DETERMINISTIC"),
+            commands.CreateCheckpoint(checkpoint_id=an_id(700)),
+        ],
+        ids=["suspended", "paused", "checkpointed"],
+    )
+    def test_a_rest_is_caused_by_what_let_the_handler_come_there(self, rest: commands.Command) -> None:
+        """§ORD-42"""
+        story = Story.running()
+        story.step("first")
+        came_from = story.last.id
+        story.do(commands.SetVariable(name="n", value=raw(1)))
+        story.do(rest)
+        assert story.last.causation_id == came_from
+
+    def test_a_step_causes_the_pause_of_the_run_that_it_parks(self) -> None:
+        story = Story.running()
+        story.parked_step()
+        assert story.last.event_type == "RUN_PAUSED"
+        assert story.last.causation_id == story.of_type("STEP_FAILED")[0].id
+
+    @pytest.mark.parametrize(
+        "end",
+        [
+            commands.ReturnHandler(result=raw(1)),
+            commands.ContinueRun(carry=raw(1)),
+            commands.FailRun(error=error()),
+            commands.CancelRun(exit_reason="ENOUGH"),
+        ],
+        ids=["returned", "continued", "failed", "cancelled"],
+    )
+    def test_what_is_under_way_ends_by_the_cause_of_its_runs_end(self, end: commands.Command) -> None:
+        """§ORD-42: the end does not come of what it closes."""
+        story = Story.running()
+        story.step("first")
+        came_from = story.last.id
+        story.open_step("call")
+        story.do(commands.CallTool(step_key="call", tool_name="slow", tool_args=raw({})))
+        tool, step, ended = story.do(end).commit.writes[-1].events[:3]
+        assert [tool.event_type, step.event_type] == ["TOOL_FAILED", "STEP_FAILED"]
+        assert {tool.causation_id, step.causation_id, ended.causation_id} == {came_from}
+
+    def test_effects_are_withdrawn_by_what_cancels_their_run(self) -> None:
+        """§ORD-42"""
+        story = Story.running()
+        story.effect("pending")
+        story.not_sent(story.effect("failed", spec={"to": "joe"}), retryable=True)
+        story.do(control("CANCEL"))
+        (accepted,) = story.of_type("SIGNAL_ACCEPTED")
+        withdrawn = story.of_type("EFFECT_CANCELLED") + story.of_type("EFFECT_DEAD_LETTERED")
+        assert len(withdrawn) == 3
+        assert {event.causation_id for event in withdrawn} == {accepted.id}
+
+    def test_a_conflict_is_caused_by_the_signal_that_came_first(self) -> None:
+        """§ORD-42: whatever became of it since."""
+        story = Story.running()
+        story.do(commands.ReportConflict(source_hash=OTHER_HASH))
+        assert story.signal_events[-1].event_type == "SIGNAL_CONFLICT"
+        assert story.signal_events[-1].causation_id == story.signal_events[0].id
 
     def test_a_child_names_an_event_of_its_parent(self) -> None:
         parent, child = Story.running(), Story()

@@ -162,6 +162,89 @@ class TestAccepted:
         }
 
 
+class TestCause:
+    """§ORD-41: what somebody outside reacted to, never what happened to stand before it in the log."""
+
+    @staticmethod
+    def busy(story: Story) -> Story:
+        """The last event of the run itself has nothing to do with what comes."""
+        story.do(commands.SetVariable(name="n", value=raw(1)))
+        return story
+
+    @pytest.mark.parametrize("name", ["color", "size"])
+    def test_an_answer_is_caused_by_the_wait_that_takes_it(self, name: str) -> None:
+        story = Story.running()
+        starts: dict[str, str] = {}
+        for each in ("color", "size"):
+            story.wait(each, f"wait:{each}")
+            starts[each] = story.last.id
+        self.busy(story).do(answer(name, "red"))
+        (accepted,) = story.of_type("SIGNAL_ACCEPTED")
+        assert accepted.causation_id == starts[name]
+
+    def test_one_that_comes_before_its_wait_is_caused_by_the_run(self) -> None:
+        story = Story.running()
+        story.wait(None, "sleep")
+        story.wait("size", "wait:size")
+        self.busy(story).do(answer("color", "red"))
+        assert story.last.causation_id == story.of_type("RUN_CREATED")[0].id
+
+    def test_a_resumption_is_caused_by_the_pause(self) -> None:
+        story = Story.running()
+        for number in (1, 2):
+            story.do(control("PAUSE", 810 + number))
+            pause = story.last.id
+            self.busy(story).do(control("RESUME", 820 + number))
+            assert story.of_type("SIGNAL_ACCEPTED")[-1].causation_id == pause
+
+    def test_a_retry_is_caused_by_the_failure(self) -> None:
+        story = self.busy(broken())
+        story.do(control("RETRY_STEP", target="work"))
+        assert story.of_type("SIGNAL_ACCEPTED")[0].causation_id == story.of_type("STEP_FAILED")[0].id
+
+    @pytest.mark.parametrize(
+        ("tell", "command"),
+        [
+            (waiting_for_approval, control("APPROVE")),
+            (Story.running, control("PAUSE")),
+            (Story.running, control("CANCEL")),
+            (paused, control("CANCEL")),
+        ],
+        ids=["APPROVE", "PAUSE", "CANCEL", "CANCEL of a paused run"],
+    )
+    def test_what_refers_to_the_run_is_caused_by_it(
+        self, tell: Callable[[], Story], command: commands.Control
+    ) -> None:
+        story = self.busy(tell())
+        story.do(command)
+        assert story.of_type("SIGNAL_ACCEPTED")[0].causation_id == story.of_type("RUN_CREATED")[0].id
+
+    @pytest.mark.parametrize(
+        ("kind", "target"),
+        [("RESUME", None), ("APPROVE", None), ("RETRY_STEP", "nope"), ("RETRY_STEP", None), ("ANSWER", None)],
+    )
+    def test_a_refusal_of_what_refers_to_nothing(self, kind: ControlKind, target: str | None) -> None:
+        story = Story.running()
+        story.wait(None, "sleep")  # a wait without a name is not what an answer without one means
+        self.busy(story).do(control(kind, target=target))
+        assert story.last.event_type == "SIGNAL_REJECTED"
+        assert story.last.causation_id == story.of_type("RUN_CREATED")[0].id
+
+    def test_a_refusal_of_what_refers_to_something(self) -> None:
+        story = Story.running()
+        story.wait("color")
+        wait = story.last.id
+        story.failed_step()
+        failure = story.last.id
+        asked: list[tuple[ControlKind, str]] = [("RETRY_STEP", "work"), ("ANSWER", "color")]
+        for number, (kind, target) in enumerate(asked, 810):
+            refused = commands.RefuseControl(
+                control_signal_id=an_id(number), kind=kind, sender="eve", target=target, error=error()
+            )
+            self.busy(story).do(refused)
+        assert [one.causation_id for one in story.of_type("SIGNAL_REJECTED")] == [failure, wait]
+
+
 class TestRejected:
     """By the run's state: recorded, and nothing else changes."""
 
@@ -196,6 +279,19 @@ class TestRejected:
             "message": why,
         }
         assert (story.status, story.state.news_seq) == (status, news)
+
+    def test_a_retry_of_what_is_not_there_is_told_what_is(self) -> None:
+        story = Story.running()
+        for number in range(12):
+            story.open_step(f"flaky#{number:02}")
+        story.parked_step("flaky#12")
+        story.do(control("RETRY_STEP", 901, target="flaky"))
+        said = "there is no step 'flaky'; those that can be retried: flaky#12"
+        assert data(story.last)["error"]["message"] == said
+        for number in range(12):
+            story.do(commands.FailStep(step_key=f"flaky#{number:02}", error=error()))
+        story.do(control("RETRY_STEP", 902, target="flaky"))
+        assert data(story.last)["error"]["message"].endswith("flaky#08, flaky#09, …")
 
     def test_a_retry_of_what_did_not_fail(self) -> None:
         story = Story.running()

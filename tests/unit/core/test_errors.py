@@ -23,6 +23,7 @@ TREE = {
     "SequenceGap": "UnreadableEvent",
     "ArtifactInvalid": "RunstoneError",
     "RegistrationError": "RunstoneError",
+    "UseRunCall": "RunstoneError",
     "UseRunFirst": "RunstoneError",
     "UseRunGather": "RunstoneError",
     "StepFailed": "RunstoneError",

@@ -178,6 +178,24 @@ class TestCauses:
         assert any("a cycle through" in finding.found for finding in findings)
 
 
+@pytest.mark.parametrize("tell", STORIES.values(), ids=STORIES)
+def test_a_log_that_names_the_event_before_as_cause_is_whole_and_folds_to_the_same(
+    tell: Callable[[], Story],
+) -> None:
+    """§ORD-42: as logs were written before that clause."""
+    story = tell()
+    stream = stream_of(story)
+    before: dict[str, str] = {}
+    events: list[Event] = []
+    for event in stream.events:
+        cause = before.get(event.aggregate_id, event.causation_id)
+        events.append(replace(event, causation_id=cause))
+        before[event.aggregate_id] = event.id
+    older = chained(stream, events)
+    assert verify_stream(older, rows_of(stream)) == []
+    assert verify_causes([older, stream_of(story, "SIGNAL")]) == []
+
+
 def test_a_finding_is_readable_and_long_values_are_cut() -> None:
     finding = Finding(stream_id="s", check="rows", place="runs 1", expected="x" * 500, found="y")
     lines = str(finding).splitlines()

@@ -11,10 +11,13 @@ from runstone.core.decide.case import CaseWriter
 from runstone.core.effect import EFFECT_WAIT
 from runstone.core.payloads import NOT_AUTHORIZED, ErrorInfo
 from runstone.core.state import CONTROLS_A_MINUTE
+from runstone.core.step import Step
 from runstone.core.transitions import RUN
 from runstone.errors import TooManyControls
 
 _MINUTE: Final = timedelta(minutes=1)
+_NAMED: Final = 10
+"""How many keys of steps a refusal names at most."""
 
 
 def refuse(case: CaseWriter, command: commands.RefuseControl) -> None:
@@ -40,6 +43,7 @@ def control(case: CaseWriter, command: commands.Control) -> None:
         payloads.SignalAccepted(
             kind=command.kind, sender=command.sender, target=command.target, data=command.data
         ),
+        cause=_occasion(case, command),
         control_signal_id=command.control_signal_id,
     )
     _carry_out(case, command, accepted.id)
@@ -85,7 +89,7 @@ def _retry_objection(case: CaseWriter, step_key: str | None) -> str | None:
         return "its handler has returned"
     step_id = case.state.latest_steps.get(step_key or "")
     if step_id is None:
-        return f"there is no step {step_key!r}"
+        return f"there is no step {step_key!r}{_retriable(case)}"
     status = case.state.steps[step_id].status
     if status != "FAILED":
         return f"step {step_key!r} is {status}, not failed"
@@ -97,6 +101,13 @@ def _retry_objection(case: CaseWriter, step_key: str | None) -> str | None:
             "only a step that parked its run, or failed while the run was paused, is tried again"
         )
     return None
+
+
+def _retriable(case: CaseWriter) -> str:
+    """Which steps somebody may have meant: a key has a number, which is easily forgotten."""
+    keys = sorted(case.state.unseen_failures)
+    more = ", …" if len(keys) > _NAMED else ""
+    return f"; those that can be retried: {', '.join(keys[:_NAMED])}{more}" if keys else ""
 
 
 def _carry_out(case: CaseWriter, command: commands.Control, cause: str) -> None:
@@ -115,7 +126,7 @@ def _carry_out(case: CaseWriter, command: commands.Control, cause: str) -> None:
         case "RESUME":
             _resume(case, signal_id, cause)
         case "CANCEL":
-            runs.end_cancelled(case, command.reason or "CANCELLED_BY_OPERATOR", signal_id)
+            runs.end_cancelled(case, command.reason or "CANCELLED_BY_OPERATOR", signal_id, cause)
         case "RETRY_STEP":
             assert command.target is not None
             steps.record_retry(case, command.target, "OPERATOR", None, signal_id, cause)
@@ -131,16 +142,35 @@ def _resume(case: CaseWriter, control_signal_id: str, cause: str) -> None:
 
 def _answer(case: CaseWriter, command: commands.Control, cause: str) -> None:
     """The oldest open wait of that name takes it; without one it is kept for the wait to come (§ENG-24)."""
-    for step_id in case.state.open_steps.values():
-        step = case.state.steps[step_id]
-        if step.wait_name == command.target:
-            data = command.data or codec.NULL
-            steps.complete_wait(case, step, data, command.control_signal_id, cause)
-            return
+    step = _open_wait(case, command.target)
+    if step is not None:
+        data = command.data or codec.NULL
+        steps.complete_wait(case, step, data, command.control_signal_id, cause)
+
+
+def _open_wait(case: CaseWriter, name: str | None) -> Step | None:
+    open_steps = (case.state.steps[step_id] for step_id in case.state.open_steps.values())
+    return next((step for step in open_steps if name and step.wait_name == name), None)
 
 
 def _rejected(case: CaseWriter, command: commands.Control | commands.RefuseControl, error: ErrorInfo) -> None:
     case.run.record(
         payloads.SignalRejected(kind=command.kind, sender=command.sender, target=command.target, error=error),
+        cause=_occasion(case, command),
         control_signal_id=command.control_signal_id,
     )
+
+
+def _occasion(case: CaseWriter, command: commands.Control | commands.RefuseControl) -> str | None:
+    """What somebody outside reacts to: what the signal refers to, or else that the run is there (§ORD-41)."""
+    state = case.state
+    referred: str | None = None
+    match command.kind:
+        case "ANSWER":
+            wait = _open_wait(case, command.target)
+            referred = state.causes[wait.id] if wait else None
+        case "RETRY_STEP":
+            referred = state.causes.get(state.latest_steps.get(command.target or "", ""))
+        case "RESUME":
+            referred = state.paused_event
+    return referred or state.created_event

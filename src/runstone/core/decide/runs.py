@@ -44,20 +44,23 @@ def start(case: CaseWriter, command: commands.StartRun) -> None:
             signal_id=run.signal_id,
             run_type=run.run_type,
             orchestrator_version=command.orchestrator_version or run.orchestrator_version,
-        )
+        ),
+        cause=case.state.cursor,
     )
     case.start_signal(started.id)
 
 
 def pause(case: CaseWriter, command: commands.PauseRun) -> None:
     case.existing_run()
-    case.run.record(payloads.RunPaused(reason=command.reason, details=command.details))
+    case.run.record(
+        payloads.RunPaused(reason=command.reason, details=command.details), cause=case.state.cursor
+    )
 
 
 def suspend(case: CaseWriter, command: commands.SuspendRun) -> None:
-    run = case.handling_run("suspend")
+    case.handling_run("suspend")
     case.run.record(
-        payloads.RunSuspended(wake_at=command.wake_at, waiting=command.waiting), aggregate_id=run.id
+        payloads.RunSuspended(wake_at=command.wake_at, waiting=command.waiting), cause=case.state.cursor
     )
 
 
@@ -74,28 +77,30 @@ def create_checkpoint(case: CaseWriter, command: commands.CreateCheckpoint) -> N
             checkpoint_index=case.state.checkpoints,
             last_seq=case.state.last_seq,
             head=case.state.seal_head(),
-        )
+        ),
+        cause=case.state.cursor,
     )
 
 
 def return_handler(case: CaseWriter, command: commands.ReturnHandler) -> None:
     case.existing_run()
-    close_open_work(case, "HANDLER_RETURNED", "The handler returned without waiting for it")
-    case.run.record(payloads.RunHandlerReturned(result=command.result), cause=case.state.cursor)
+    cause = case.state.cursor
+    close_open_work(case, "HANDLER_RETURNED", "The handler returned without waiting for it", cause)
+    case.run.record(payloads.RunHandlerReturned(result=command.result), cause=cause)
 
 
 def continue_run(case: CaseWriter, command: commands.ContinueRun) -> None:
     run = case.handling_run("continue as new")
-    close_open_work(case, "RUN_CONTINUED", "The run went on in a new generation")
-    case.run.record(
-        payloads.RunContinued(generation=run.generation + 1, carry=command.carry), cause=case.state.cursor
-    )
+    cause = case.state.cursor
+    close_open_work(case, "RUN_CONTINUED", "The run went on in a new generation", cause)
+    case.run.record(payloads.RunContinued(generation=run.generation + 1, carry=command.carry), cause=cause)
 
 
 def fail(case: CaseWriter, command: commands.FailRun) -> None:
     case.unfinished_run("fail")
-    close_open_work(case, "RUN_FAILED", "The run failed")
-    end_failed(case, command.exit_reason or command.error.code, command.error, case.state.cursor)
+    cause = case.state.cursor
+    close_open_work(case, "RUN_FAILED", "The run failed", cause)
+    end_failed(case, command.exit_reason or command.error.code, command.error, cause)
 
 
 def end_failed(case: CaseWriter, exit_reason: str, error: ErrorInfo, cause: str | None) -> None:
@@ -106,38 +111,40 @@ def end_failed(case: CaseWriter, exit_reason: str, error: ErrorInfo, cause: str 
 
 def cancel(case: CaseWriter, command: commands.CancelRun) -> None:
     case.unfinished_run("be cancelled")
-    end_cancelled(case, command.exit_reason, None)
+    end_cancelled(case, command.exit_reason, None, case.state.cursor)
 
 
-def end_cancelled(case: CaseWriter, exit_reason: str, control_signal_id: str | None) -> None:
+def end_cancelled(
+    case: CaseWriter, exit_reason: str, control_signal_id: str | None, cause: str | None
+) -> None:
     """Ends the run, shuts its worker out, withdraws the effects nobody has begun (§TRN-19, §TRN-20)."""
-    cause = case.state.last_event
     case.raise_fence = True
-    close_open_work(case, "RUN_CANCELLED", "The run was cancelled")
+    close_open_work(case, "RUN_CANCELLED", "The run was cancelled", cause)
     for effect in list(case.state.effects.values()):
         if effect.status == "FAILED":
             withdrawn = ErrorInfo(
                 category="CANCELLED", code="RUN_CANCELLED", message="No retry: its run ended"
             )
-            case.run.record(payloads.EffectDeadLettered(error=withdrawn), aggregate_id=effect.id)
+            case.run.record(payloads.EffectDeadLettered(error=withdrawn), aggregate_id=effect.id, cause=cause)
         if effect.status in ("PENDING", "FAILED"):
-            case.run.record(payloads.EffectCancelled(reason="RUN_CANCELLED"), aggregate_id=effect.id)
+            withdrawal = payloads.EffectCancelled(reason="RUN_CANCELLED")
+            case.run.record(withdrawal, aggregate_id=effect.id, cause=cause)
     cancelled = case.run.record(
         payloads.RunCancelled(exit_reason=exit_reason[:100]), cause=cause, control_signal_id=control_signal_id
     )
     case.end_signal(cancelled.id, exit_reason)
 
 
-def close_open_work(case: CaseWriter, code: str, message: str) -> None:
-    """Steps and tool calls that were under way end with what ended their run."""
+def close_open_work(case: CaseWriter, code: str, message: str, cause: str | None) -> None:
+    """Steps and tool calls that were under way end with what ended their run, and by the same cause."""
     error = ErrorInfo(category="CANCELLED", code=code, message=message)
     now = case.context.now
     for call in list(case.state.tool_calls.values()):
         if call.status == "PENDING":
             failed = payloads.ToolFailed(error=error, duration_ms=steps.elapsed_ms(call.called_at, now))
-            case.run.record(failed, aggregate_id=call.id)
+            case.run.record(failed, aggregate_id=call.id, cause=cause)
     for step_id in list(case.state.open_steps.values()):
-        steps.end_failed(case, case.state.steps[step_id], error)
+        steps.end_failed(case, case.state.steps[step_id], error, cause=cause)
 
 
 def settle(case: CaseWriter) -> None:

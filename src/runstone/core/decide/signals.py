@@ -29,5 +29,6 @@ def report_conflict(case: CaseWriter, command: commands.ReportConflict) -> None:
     if signal.source_hash == command.source_hash:
         raise CommandRefused(f"Signal {signal.id} came again with the same content: that is no conflict")
     case.signal.record(
-        payloads.SignalConflict(first_hash=signal.source_hash, second_hash=command.source_hash)
+        payloads.SignalConflict(first_hash=signal.source_hash, second_hash=command.source_hash),
+        cause=case.signal.fold.payload_event,
     )

@@ -48,7 +48,7 @@ def created(fold: RunFold, event: Event, data: runs.RunCreated) -> None:
         fold_version=FOLD_VERSION,
         metadata=fold.keep_any(event, "metadata", data.metadata),
     )
-    fold.cursor = event.id
+    fold.cursor = fold.created_event = event.id
     fold.signal_event = event.causation_id
     fold.lane = data.lane
     fold.lane_limit = data.lane_limit
@@ -80,6 +80,7 @@ def paused(fold: RunFold, event: Event, data: runs.RunPaused) -> None:
     fold.to("PAUSED")
     fold.news_seq = event.run_seq
     fold.unseen_failures = _parked(data)
+    fold.paused_event = event.id
     fold.sleep()
 
 
@@ -95,6 +96,7 @@ def _parked(data: runs.RunPaused) -> frozenset[str]:
 def resumed(fold: RunFold, event: Event, data: runs.RunResumed) -> None:
     fold.to("RUNNING", origins=("PAUSED",))
     fold.unseen_failures = frozenset()
+    fold.paused_event = None
     fold.cursor = event.id
     fold.news_seq = event.run_seq
     if not fold.handler_returned:

@@ -215,6 +215,8 @@ class RunFold(StreamFold):
         self.unseen_failures = state.unseen_failures
         self.cursor = state.cursor
         self.last_output = state.last_output
+        self.created_event = state.created_event
+        self.paused_event = state.paused_event
         self.signal_event = state.signal_event
         self.lane = state.lane
         self.lane_limit = state.lane_limit
@@ -266,6 +268,8 @@ class RunFold(StreamFold):
             unseen_failures=self.unseen_failures,
             cursor=self.cursor,
             last_output=self.last_output,
+            created_event=self.created_event,
+            paused_event=self.paused_event,
             signal_event=self.signal_event,
             lane=self.lane,
             lane_limit=self.lane_limit,

@@ -29,7 +29,7 @@ class RunCreated(Payload, frozen=True, kw_only=True):
     key: Annotated[str | None, Meta(description="The user's own name for the run, unique in its tenant.")] = (
         None
     )
-    parent_run_id: Annotated[Id | None, Meta(description="The run that started it.")] = None
+    parent_run_id: Annotated[Id | None, Meta(description="The run whose child it is, if any.")] = None
     lane: Annotated[str | None, Meta(description="Runs of one lane take turns.")] = None
     lane_limit: Annotated[int, Meta(ge=1, description="How many of its lane may be under way at once.")] = 1
     approval_required: Annotated[bool, Meta(description="Whether it waits for RUN_APPROVED.")] = False
