@@ -6,20 +6,31 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar, overload
 
 from runstone.core.commands import CreateRun
 from runstone.core.commit import Context
 from runstone.core.effect_specs import EffectSpec, ScheduleTask
-from runstone.core.ids import DEFAULT_TENANT
+from runstone.core.ids import DEFAULT_TENANT, is_id
 from runstone.core.payloads import StepType
 from runstone.core.schedule import CHANNEL as SCHEDULE_CHANNEL
 from runstone.engine.context import Run
-from runstone.engine.functions import START_CHANNEL, A, Callee, CallOptions, Handler, OnExhausted, P, R
+from runstone.engine.current import in_handler
+from runstone.engine.functions import (
+    START_CHANNEL,
+    A,
+    Callee,
+    CallOptions,
+    Handler,
+    OnExhausted,
+    P,
+    R,
+    check_given,
+)
 from runstone.engine.policy import ONCE, Retry
 from runstone.engine.values import write
 from runstone.engine.worker import Worker
-from runstone.errors import RegistrationError, RunstoneError, SignalConflict
+from runstone.errors import RegistrationError, RunstoneError, SignalConflict, UseRunCall
 from runstone.handle import Handle
 from runstone.ingest.gateway import Accepted, Incoming
 from runstone.ingest.schedules import Schedule, cancel_schedule, read_schedule
@@ -32,6 +43,11 @@ from runstone.runtime import Runtime, effect_options, open_store, write_options
 S = TypeVar("S", bound=SignalSpec)
 X = TypeVar("X")
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+
+_CALL_OPTIONS: Final = frozenset({"name", *CallOptions.__struct_fields__})
+_HANDLER_OPTIONS: Final = frozenset({"channel", "name", "key", "concurrency", "approval"})
+_MAX_KEY: Final = 255
+"""A key is the signal's id where it comes from."""
 
 
 class _Decorator(Protocol):
@@ -86,7 +102,13 @@ class App:
         cache_ttl: timedelta | None = None,
     ) -> _Decorator: ...
     def tool(self, function: Any = None, /, **options: Any) -> Any:
-        """Registers a tool: something a handler calls to look a thing up or work it out."""
+        """Registers a tool: something a handler calls to look a thing up or work it out.
+
+        `retry` says how often a call is tried, `timeout` how long one attempt may take. After a crash it is
+        carried out again, unless it is `at_most_once`. `on_exhausted="park"` pauses the run before its
+        handler sees the failure. For `cache_ttl` a result answers further calls with the same arguments, in
+        this process.
+        """
         return self._register("TOOL_SEQUENCE", function, options)
 
     @overload
@@ -105,10 +127,15 @@ class App:
         on_exhausted: OnExhausted = "fail",
     ) -> _Decorator: ...
     def specialist(self, function: Any = None, /, **options: Any) -> Any:
-        """Registers a specialist: a model or an expert that reasons about its input."""
+        """Registers a specialist: a model or an expert that reasons about its input.
+
+        Its options are those of a tool, but for `cache_ttl`.
+        """
         return self._register("SPECIALIST_CALL", function, options)
 
     def _register(self, step_type: StepType, function: Any, options: dict[str, Any]) -> Any:
+        decorator = "@app.tool" if step_type == "TOOL_SEQUENCE" else "@app.specialist"
+        check_given(decorator, options, _CALL_OPTIONS)
         name = options.pop("name", None)
 
         def register(function: Any) -> Callee[Any, Any]:
@@ -148,9 +175,12 @@ class App:
     ) -> Any:
         """Registers a handler for a kind of signal, or for `app.start` alone.
 
-        With `key` and `concurrency`, runs whose input has the same key take turns.
+        `channel` narrows it to signals that come in by that channel. `concurrency` is how many runs of it may
+        be under way, in all processes together; with `key`, a function of the input, how many with the same
+        key. With `approval` a run starts when somebody approves it. `name` is what the log knows it by.
         """
 
+        check_given("@app.on", more, _HANDLER_OPTIONS)
         if signal is not None and not (isinstance(signal, type) and issubclass(signal, SignalSpec)):
             raise RegistrationError(
                 f"app.on({signal!r}): that is no kind of signal, such as rs.Email; for none write `@app.on()`"
@@ -199,7 +229,10 @@ class App:
         return list(self._services.values())
 
     def lifespan(self, function: Callable[[], AsyncIterator[Any]]) -> Lifespan:
-        """Registers what lives as long as the app runs, such as clients and pools: code, `yield`, code."""
+        """Registers what lives as long as the app runs, such as clients and pools: code, `yield`, code.
+
+        They begin in the order in which they were registered, before any run does, and end in reverse.
+        """
         manager = asynccontextmanager(function)
         self._lifespans.append(manager)
         return manager
@@ -229,8 +262,11 @@ class App:
     ) -> AsyncIterator[App]:
         """Opens the store, works on runs, schedules and effects, and drains at the end.
 
-        It runs inside any asyncio program. `worker` is for runs and schedules, `outbox` for effects: as
-        `worker` unless said otherwise.
+        It runs inside any asyncio program. `store` is a place as in the settings, `":memory:"` for one that
+        ends with the block, or a store that is open. `worker` is for runs and schedules, `outbox` for
+        effects: as `worker` unless said otherwise. Further options: `concurrency` (runs at once), `calls`
+        (effects at once), `threads` (plain functions at once), `lease`, `grace` (how long draining may take),
+        `authorization`, `write_latency_budget_ms`, `fail_open`, `never_fail_open`.
         """
         if self._runtime is not None:
             raise RunstoneError(f"{self.name!r} is running already")
@@ -255,7 +291,7 @@ class App:
 
     @property
     def runtime(self) -> Runtime:
-        """The parts of the running app."""
+        """The parts of the running app, such as its store; `RunstoneError` if it does not run."""
         if self._runtime is None:
             raise RunstoneError(f"{self.name!r} is not running: use `async with app.running():`")
         return self._runtime
@@ -292,9 +328,15 @@ class App:
     ) -> Handle[R]:
         """Starts a run of a handler. The same `key` again finds the first run.
 
+        `SignalConflict` if the key was used with another value or for another handler, `InvalidPayload` if
+        the handler cannot take the value. The run is durable when this returns.
+
+        Inside a handler only with a key: replay calls it again. In a tool there is no such rule.
         `connection` is an asyncpg connection with a transaction open: the run is there when that commits, and
         is not if it does not.
         """
+        if key is None and in_handler():  # §ENG-51
+            raise UseRunCall
         if handler not in self.handlers.values():
             raise RegistrationError(f"app.start takes a handler of {self.name!r}: {handler!r} is none")
         runtime = self.runtime
@@ -308,7 +350,7 @@ class App:
             received_at=runtime.clock.now(),
             ingested_by=self.name,
         )
-        return await self._receive(handler, incoming, create, tenant_id, connection)
+        return await self._receive(handler, incoming, create, _checked_tenant(tenant_id), connection)
 
     async def send(
         self,
@@ -321,7 +363,8 @@ class App:
     ) -> Handle[Any]:
         """Takes a signal in for the handler of its kind and channel; its id again finds the first run.
 
-        `connection` as in `start`.
+        `source_id` is what the channel knows the signal by. `SignalConflict` if it came before with other
+        content, `RunstoneError` if no handler is on it. `connection` as in `start`.
         """
         if channel in (START_CHANNEL, SCHEDULE_CHANNEL):
             raise RunstoneError(f"{channel!r} is a channel of our own: name another")
@@ -335,16 +378,17 @@ class App:
             ingested_by=self.name,
         )
         create = self._create(handler, signal, signal.RUN_TYPE, None)
-        return await self._receive(handler, incoming, create, tenant_id, connection)
+        return await self._receive(handler, incoming, create, _checked_tenant(tenant_id), connection)
 
     def handle(self, handler: Handler[A, R], run_id: str, *, tenant_id: str = DEFAULT_TENANT) -> Handle[R]:
-        """A handle for a run that was started before."""
-        return Handle(self.runtime, tenant_id, run_id, handler.signature.result)
+        """A handle for a run that was started before; whether it is there is found out when it is asked."""
+        return Handle(self.runtime, _checked_tenant(tenant_id), run_id, handler.signature.result)
 
     async def find(
         self, handler: Handler[A, R], key: str, *, tenant_id: str = DEFAULT_TENANT
     ) -> Handle[R] | None:
         """A handle for the run that was started with this key; none if there is no such run."""
+        tenant_id = _checked_tenant(tenant_id)
         run = await self.runtime.store.find_run(tenant_id, key)
         if run is None:
             stone = await self.runtime.store.find_tombstone(tenant_id, run_key=key)
@@ -359,24 +403,25 @@ class App:
         self, entity_type: str, entity_id: str, *, tenant_id: str = DEFAULT_TENANT
     ) -> Entity | None:
         """An entity of the system of record as it is now; none if no run has written to it."""
-        return await read_entity(self.runtime.store, tenant_id, entity_type, entity_id)
+        return await read_entity(self.runtime.store, _checked_tenant(tenant_id), entity_type, entity_id)
 
     async def entity_history(
         self, entity_type: str, entity_id: str, *, tenant_id: str = DEFAULT_TENANT
     ) -> list[Entity]:
         """The entity after each of its changes, the first one first."""
-        history = read_history(self.runtime.store, tenant_id, entity_type, entity_id)
+        owner = _checked_tenant(tenant_id)
+        history = read_history(self.runtime.store, owner, entity_type, entity_id)
         return [version async for version in history]
 
     # Schedules
 
     async def find_schedule(self, name: str, *, tenant_id: str = DEFAULT_TENANT) -> Schedule | None:
         """The schedule of this name as it is now; none if no run has scheduled it."""
-        return await read_schedule(self.runtime.store, tenant_id, name)
+        return await read_schedule(self.runtime.store, _checked_tenant(tenant_id), name)
 
     async def cancel_schedule(self, name: str, *, reason: str = "", tenant_id: str = DEFAULT_TENANT) -> None:
         """Takes a schedule back: it fires no more. Runs that it has started go on."""
-        runtime = self.runtime
+        runtime, tenant_id = self.runtime, _checked_tenant(tenant_id)
         context = Context(now=runtime.clock.now(), new_id=runtime.new_id, actor=f"app:{self.name}")
         await cancel_schedule(runtime.store, tenant_id, name, reason, context=context)
 
@@ -433,4 +478,15 @@ def _checked_version(version: Any) -> str:
 def _checked_key(key: Any) -> str | None:
     if key is not None and not (isinstance(key, str) and key):
         raise RegistrationError(f"app.start(key={key!r}): a key is a text, such as 'order-42'")
+    if key is not None and len(key) > _MAX_KEY:
+        raise RegistrationError(f"app.start(key={key[:20]!r}…): a key has at most {_MAX_KEY} characters")
     return key
+
+
+def _checked_tenant(tenant_id: Any) -> str:
+    """Not every store would refuse another, and no verb could ever name it."""
+    if not (isinstance(tenant_id, str) and is_id(tenant_id.lower())):
+        raise RegistrationError(
+            f"tenant_id={tenant_id!r}: a tenant's id is a UUID as text, such as {DEFAULT_TENANT!r}"
+        )
+    return tenant_id.lower()

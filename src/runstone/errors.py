@@ -13,6 +13,7 @@
     ├── RegistrationError         an app that cannot work as it is written
     ├── UseRunGather              a durable call from a task that replay would not recognize
     ├── UseRunFirst               a durable call that something else than the engine cancelled
+    ├── UseRunCall                a run that every replay of its starter would start once more
     ├── StepFailed                what a handler sees of a step that has failed for good
     │   ├── WaitTimeout
     │   └── EffectFailed
@@ -158,6 +159,10 @@ class UseRunGather(RunstoneError):
 
 class UseRunFirst(RunstoneError):
     """A durable call was cancelled by asyncio: give the step a `timeout=`, or race it with `run.first`."""
+
+
+class UseRunCall(RunstoneError):
+    """A handler's replay would start another run: call `app.start` from a tool, or give it a `key=`."""
 
 
 class StepFailed(RunstoneError):

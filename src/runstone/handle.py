@@ -84,7 +84,7 @@ class Handle(Generic[R]):
         return stream.fold().whole(shown) if stream else shown
 
     async def status(self) -> Run:
-        """The run's row."""
+        """The run's row, which is not the `Run` of its handler: `status`, `exit_reason`, times, counts."""
         run = await self._runtime.store.get_run(self._tenant_id, self.id)
         if run is None:
             raise await self._missing()
@@ -108,7 +108,7 @@ class Handle(Generic[R]):
         return None
 
     async def snapshot(self) -> RunSnapshot | None:
-        """The run and the latest attempt at each of its steps."""
+        """The run and the latest attempt at each of its steps, as one document; none if it is archived."""
         return await self._runtime.store.snapshot(self._tenant_id, self.id)
 
     async def events(self, *, follow: bool = False) -> AsyncIterator[Event]:

@@ -9,6 +9,7 @@ One whose outcome cannot be written in time fails too, for what it did is not on
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime, timedelta
@@ -19,13 +20,15 @@ from runstone.core import codec, commands
 from runstone.core.commit import Lease
 from runstone.core.payloads import ErrorInfo
 from runstone.engine.budget import WriteBudget
-from runstone.engine.failures import error_info
+from runstone.engine.failures import error_info, tell
 from runstone.engine.fitting import Wanted
 from runstone.engine.pen import Pen
 from runstone.engine.requests import StepRequest, output_of
 from runstone.engine.scope import cancelled_from_outside
 from runstone.ports.clock import Clock
 from runstone.ports.store import Claim
+
+_log = logging.getLogger("runstone.execution")
 
 
 class Attempts:
@@ -97,7 +100,7 @@ class Attempts:
             async with nullcontext() if timeout is None else asyncio.timeout(None) as limit:
                 begun = None if timeout is None or limit is None else _starter(limit, timeout)
                 value = recalled or await request.perform(begun)
-        except (KeyboardInterrupt, SystemExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
@@ -119,6 +122,7 @@ class Attempts:
         except Exception as mistake:  # the exception asks for what cannot be done: that is told instead
             info = error_info(mistake)
             failed, lease = (commands.FailStep(step_key=request.key, error=info),), self.progress()
+        tell(_log, error, info, self._who(request), "will be tried again" if info.retryable else "failed")
         self._pen.write(*self._tool_commands(request, began, None, info), *failed, lease=lease)
 
     def _failure(
@@ -138,6 +142,11 @@ class Attempts:
             parked = commands.PauseRun(reason="PARKED", details=details)
             return (failed, parked), Lease(owner=None, attempts=0), info
         return (failed,), self.progress(), info
+
+    def _who(self, request: StepRequest) -> str:
+        run = self._pen.state.run
+        assert run is not None
+        return f"run {run.id} of {run.plan_id}: attempt {self.number(request.key)} at {request.key}"
 
     def not_written(self, request: StepRequest) -> Sequence[Wanted]:
         """The step fails, for what it did is not on record (§ENG-34); done again only if it may be."""

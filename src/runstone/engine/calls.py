@@ -17,7 +17,6 @@ from runstone.engine.current import CURRENT_STEP, CurrentStep
 from runstone.engine.execution import Execution
 from runstone.engine.functions import Callee
 from runstone.engine.requests import Begun, StepRequest
-from runstone.engine.values import write
 
 
 class Calls:
@@ -59,8 +58,7 @@ class Calls:
         given = callee.signature.unpack(arguments)
         CURRENT_STEP.set(self._current(key))
         value = await self._call(callee, given, begun)
-        raw = write(value)
-        callee.signature.result.read(raw)  # what could not be read back must not be recorded as a success
+        raw = callee.signature.result.written(value)
         holds = callee.call_options.cache_ttl
         if holds is not None:
             self._cache.keep(self._run.tenant_id, callee.name, arguments, raw, holds)

@@ -145,12 +145,10 @@ class _Group:
             self._results[place] = await coroutine
             if self._finish == "first":
                 self._decide_by(place)
-        except Exception as error:
-            if not self._over:
-                self._error = error
-                self._decide_by(place)
-        except asyncio.CancelledError as error:
-            if cancelled_from_outside():
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # `sys.exit` too: it is the run's end, and not the worker's
+            if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
                 if not self._over:
                     raise
             elif not self._over:

@@ -20,7 +20,8 @@ from runstone.engine.cache import ResultCache
 from runstone.engine.calls import Calls
 from runstone.engine.execution import Execution
 from runstone.engine.failures import raise_failure
-from runstone.engine.functions import Callee, P, R, checked_duration, checked_name, checked_text
+from runstone.engine.functions import Callee, P, R, check_sleep, checked_duration, checked_name, checked_text
+from runstone.engine.policy import spoken
 from runstone.engine.requests import StepRequest, value_of
 from runstone.engine.scope import current_scope
 from runstone.engine.values import Shape, write
@@ -53,10 +54,12 @@ class Run:
     ) -> None:
         state = execution.state
         assert state.run is not None
-        self.id = state.run.id
-        self.key = state.run.key
-        self.tenant_id = state.run.tenant_id
-        self.generation = state.run.generation
+        self.id: str = state.run.id
+        self.key: str | None = state.run.key
+        """What `app.start` was given as `key`."""
+        self.tenant_id: str = state.run.tenant_id
+        self.generation: int = state.run.generation
+        """From 1; one more after each `continue_as_new`."""
         self._execution = execution
         self._clock = clock
         self._calls = Calls(
@@ -205,13 +208,14 @@ class Run:
 
     async def _outcome(self, spec: EffectSpec, effect_id: str, timeout: timedelta | None) -> Any:
         """Waits for what becomes of an effect: a wait that nobody but the outbox answers (§OUT-41)."""
-        checked_duration("timeout", timeout)
+        checked_duration(f"run.effect({spec.effect_name()}): timeout", timeout)
         scope = current_scope()
         request = StepRequest(
             key=scope.key(f"{spec.effect_name()}:outcome"),
             step_type="WAIT",
             arguments=write({"effect": effect_id}),
             wait=WaitSpec(name=effect_wait(effect_id), deadline=self._deadline(timeout)),
+            overdue="" if timeout is None else f"{spec.EFFECT_TYPE} has no outcome after {spoken(timeout)}",
         )
         step = await self._execution.step(scope, request)
         if step.status == "FAILED":
@@ -226,7 +230,7 @@ class Run:
         return next(found.id for found in state.effects.values() if found.step_id == step.id)
 
     async def skip(self, name: str, reason: str) -> None:
-        """Records that a step was not needed."""
+        """Records that a step was not needed, and why, where the next reader of the log would look for it."""
         scope = current_scope()
         request = StepRequest(
             key=scope.key(name), step_type="DECISION", output=OutputResult(), skip_reason=reason
@@ -238,14 +242,18 @@ class Run:
     @overload
     async def wait(self, name: str, kind: None = None, *, timeout: timedelta | None = None) -> Any: ...
     async def wait(self, name: str, kind: Any = None, *, timeout: timedelta | None = None) -> Any:
-        """Waits for an answer of that name; the run leaves memory. `WaitTimeout` when nobody answers."""
+        """Waits for an answer of that name; the run leaves memory. `WaitTimeout` when nobody answers.
+
+        `kind` is the type that the answer has to fit: `handle.answer` refuses one that does not.
+        """
         if checked_name(name).startswith(EFFECT_WAIT):
             raise RegistrationError(f"{name!r} is the name of a wait for an effect: give yours another name")
         shape = Shape(Any if kind is None else kind, f"the answer to {name!r}")
-        checked_duration("timeout", timeout)
+        checked_duration(f"run.wait({name!r}): timeout", timeout)
         given = write({"name": name, "timeout": None if timeout is None else timeout.total_seconds()})
         wait = WaitSpec(name=name, deadline=self._deadline(timeout), answer_schema=shape.schema())
-        step = await self._wait(name, given, wait)
+        overdue = "" if timeout is None else f"Nobody answered {name!r} within {spoken(timeout)}"
+        step = await self._wait(name, given, wait, overdue)
         try:
             return shape.read(self._value(step))
         except InvalidPayload as error:
@@ -253,13 +261,15 @@ class Run:
 
     async def sleep(self, duration: timedelta) -> None:
         """Sleeps, durably: for a second or for a year."""
-        checked_duration("a sleep", duration)
+        check_sleep(duration)
         given = write({"seconds": duration.total_seconds()})
         await self._wait("sleep", given, WaitSpec(deadline=self._deadline(duration)))
 
-    async def _wait(self, name: str, arguments: Raw, wait: WaitSpec) -> Step:
+    async def _wait(self, name: str, arguments: Raw, wait: WaitSpec, overdue: str = "") -> Step:
         scope = current_scope()
-        request = StepRequest(key=scope.key(name), step_type="WAIT", arguments=arguments, wait=wait)
+        request = StepRequest(
+            key=scope.key(name), step_type="WAIT", arguments=arguments, wait=wait, overdue=overdue
+        )
         return self._succeeded(await self._execution.step(scope, request))
 
     def _deadline(self, timeout: timedelta | None) -> datetime | None:
@@ -333,11 +343,11 @@ class Run:
     # What is the same on replay
 
     def now(self) -> datetime:
-        """The time of the last event this branch has seen."""
+        """The time of the last event this branch has seen: the same on replay."""
         return current_scope().now
 
     def random(self) -> float:
-        """A number from 0 to 1, seeded by run, branch and ordinal."""
+        """A number from 0 to 1, seeded by run, branch and ordinal: the same on replay."""
         return current_scope().random()
 
     def uuid(self) -> uuid.UUID:
@@ -347,10 +357,13 @@ class Run:
     # Variables
 
     def set(self, name: str, value: object) -> None:
-        """Keeps a value with the run, where people can see it; written with the next step."""
+        """Keeps a value with the run, where people can see it; written with the next step.
+
+        `get` reads it back. The next generation of the run begins without.
+        """
         current_scope()
         raw = write(value)
-        self._variables[checked_text("the name of a variable", name)] = raw
+        self._variables[checked_text("run.set: the name of a variable", name)] = raw
         self._sets += 1
         if self._sets > self._recorded_sets:
             self._execution.note_variable(name, raw)

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from runstone.core.keys import step_call_key
+from runstone.engine.scope import CURRENT
 from runstone.errors import RunstoneError
 
 CURRENT_STEP: ContextVar[CurrentStep | None] = ContextVar("runstone_step", default=None)
@@ -53,6 +54,11 @@ class CurrentStep:
             self._emit(value)
         else:
             self._loop.call_soon_threadsafe(self._emit, value)
+
+
+def in_handler() -> bool:
+    """Whether a handler's own code is running, which replay runs again; what a step runs it does not."""
+    return CURRENT.get(None) is not None and CURRENT_STEP.get() is None
 
 
 def current_step() -> CurrentStep:

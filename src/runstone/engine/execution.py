@@ -31,7 +31,7 @@ from runstone.engine.attempts import Attempts
 from runstone.engine.budget import WriteBudget
 from runstone.engine.conductor import Conductor
 from runstone.engine.current import CURRENT_STEP
-from runstone.engine.failures import error_info
+from runstone.engine.failures import error_info, tell
 from runstone.engine.fitting import Wanted
 from runstone.engine.history import History
 from runstone.engine.pen import Pen
@@ -50,6 +50,9 @@ LINGER: Final = timedelta(seconds=1)
 ATTEMPTS_BEFORE_QUARANTINE: Final = 5
 
 _log = logging.getLogger("runstone.execution")
+
+_OVERDUE: Final = "Nobody answered in time"
+"""Of a wait that had a deadline once, and by the code of now has none."""
 
 _STEP_ENDS: Final = frozenset({"STEP_COMPLETED", "STEP_FAILED", "STEP_SKIPPED"})
 _RUN_ENDS: Final = frozenset({"RUN_HANDLER_RETURNED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"})
@@ -168,14 +171,14 @@ class Execution:
         CURRENT_STEP.set(None)  # the run may have been started from inside another's step
         try:
             result = await self._handle(self)
-        except (KeyboardInterrupt, SystemExit):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             if self._stopping or (isinstance(error, asyncio.CancelledError) and cancelled_from_outside()):
                 raise
-            self._left(
-                f"the handler raised {type(error).__name__}", commands.FailRun(error=error_info(error))
-            )
+            info = error_info(error)
+            tell(_log, error, info, f"run {run.id} of {run.plan_id}:", "its handler failed")
+            self._left(f"the handler raised {type(error).__name__}", commands.FailRun(error=info))
         else:
             self._left("the handler returned", commands.ReturnHandler(result=result))
 
@@ -330,6 +333,8 @@ class Execution:
         self._pause("NON_DETERMINISTIC", codec.canonical({"expected": expected, "actual": actual}))
 
     def _pause(self, reason: str, details: Raw) -> None:
+        """Until a person resumes it, who has to hear of it."""
+        _log.warning("run %s is paused: %s %s", self.state.stream_id, reason, bytes(details).decode())
         self.conductor.closed = True
         self._stopping = True
         self.pen.write(commands.PauseRun(reason=reason, details=details), lease=Lease(owner=None, attempts=0))
@@ -375,7 +380,7 @@ class Execution:
                 commands.CompleteStep(step_key=request.key, output=OutputResult(answer=codec.NULL))
             )
         else:
-            error = ErrorInfo(category="TIMEOUT", code="WAIT_TIMEOUT", message="Nobody answered in time")
+            error = ErrorInfo(category="TIMEOUT", code="WAIT_TIMEOUT", message=request.overdue or _OVERDUE)
             self.pen.write(commands.FailStep(step_key=request.key, error=error))
 
     def _idle(self) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, cast
+import logging
+from typing import Final, NoReturn, cast
 
 from runstone.core import codec
 from runstone.core.payloads import ErrorCategory, ErrorInfo
 from runstone.core.step import Step
-from runstone.errors import InvalidPayload, StepFailed, WaitTimeout
+from runstone.errors import InvalidPayload, RetryableError, StepFailed, TerminalError, WaitTimeout
 
 _LONGEST = 2000
+
+_EXPECTED: Final = (TerminalError, RetryableError, StepFailed)
+"""Raised on purpose, or told before: where it was raised matters to nobody."""
 
 
 def error_info(error: BaseException, *, retryable: bool = False) -> ErrorInfo:
@@ -23,9 +27,19 @@ def error_info(error: BaseException, *, retryable: bool = False) -> ErrorInfo:
         category, code, message = "TIMEOUT", "STEP_TIMEOUT", _text(error) or "It took longer than it may"
     elif isinstance(error, InvalidPayload):
         category, code = "VALIDATION", "INVALID_PAYLOAD"
+    elif isinstance(error, SystemExit):
+        category, code, message = "APPLICATION", "SystemExit", f"It called sys.exit({message})"
     else:
         category, code = "APPLICATION", type(error).__name__
     return ErrorInfo(category=category, code=code, message=_clean(message), retryable=retryable)
+
+
+def tell(log: logging.Logger, error: BaseException, info: ErrorInfo, who: str, what: str) -> None:
+    """Logs a user's exception as it becomes history, which keeps no traceback (§ENG-52)."""
+    expected = isinstance(error, _EXPECTED)
+    said = str(error) if isinstance(error, StepFailed) else f"{info.message} ({info.code})"
+    level = logging.INFO if expected else logging.WARNING
+    log.log(level, "%s %s: %s", who, what, said, exc_info=None if expected else error)
 
 
 def raise_failure(step: Step, kind: type[StepFailed] = StepFailed) -> NoReturn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
@@ -31,6 +31,7 @@ R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
 OnExhausted: TypeAlias = Literal["fail", "park"]
+"""What follows when a step has no attempt left: it fails, or pauses its run until a person decides."""
 
 
 class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,11 +143,11 @@ class Handler(Generic[A, R]):
                 raise InvalidPayload("", f"{self.name} takes no value: start it without one")
             return None
         try:
-            return self.signature.read(self.signature.names[0], write(value))
-        except InvalidPayload as error:
-            raise InvalidPayload(
-                error.pointer, f"{self.name} cannot be started with {value!r:.80}: {error.reason}"
-            ) from error
+            return self.signature.shapes[self.signature.names[0]].decode(write(value))
+        except (InvalidPayload, msgspec.DecodeError) as error:
+            pointer, reason = getattr(error, "pointer", ""), getattr(error, "reason", error)
+            message = f"{self.name} cannot be started with {value!r:.80}: {reason}"
+            raise InvalidPayload(pointer, message) from error
 
     @property
     def takes_schedule(self) -> bool:
@@ -260,6 +261,22 @@ def checked_duration(what: str, value: timedelta | None) -> timedelta | None:
     return value
 
 
+def check_sleep(duration: Any) -> None:
+    """Refuses what is no duration, nothing among it: how long would that be?"""
+    if not isinstance(duration, timedelta):
+        example = duration if isinstance(duration, int | float) else 5
+        raise RegistrationError(f"run.sleep({duration!r}): give a duration, such as rs.seconds({example})")
+
+
+def check_given(decorator: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+    """Refuses an option that a decorator does not have, and says which it has."""
+    for option in given:
+        if option not in known:
+            raise RegistrationError(
+                f"{decorator} has no option {option!r}; it has {', '.join(sorted(known))}"
+            )
+
+
 def checked_name(name: Any) -> str:
     """Names become parts of step keys, where `#` and `/` have a meaning."""
     if not isinstance(name, str) or not name or any(mark in name for mark in "#/"):
@@ -271,6 +288,6 @@ def checked_name(name: Any) -> str:
 def checked_text(what: str, text: Any) -> str:
     """Refuses what no event could hold where it is said, so that its handler hears of it."""
     if not isinstance(text, str):
-        raise RegistrationError(f"{what}={text!r} is no text")
+        raise RegistrationError(f"{what} is no text: {text!r:.80}")
     codec.check_text(text)
     return text

@@ -57,8 +57,17 @@ ONCE = Retry(max_attempts=1)
 """No retry: what a step does that says nothing else."""
 
 
+def spoken(duration: timedelta) -> str:
+    """A duration for a person, in its largest unit that leaves no odd rest: `0.5 s`, `90 s`, `3 days`."""
+    for unit, name in ((timedelta(days=1), "day"), (timedelta(hours=1), "h"), (timedelta(minutes=1), "min")):
+        count, rest = divmod(duration, unit)
+        if count > 0 and not rest:
+            return f"{count} {name}{'s' if name == 'day' and count > 1 else ''}"
+    return f"{duration.total_seconds():g} s"
+
+
 def seconds(count: float) -> timedelta:
-    """So many seconds."""
+    """A duration of so many seconds: what every `timeout=`, `run.sleep` and the like take."""
     return timedelta(seconds=count)
 
 

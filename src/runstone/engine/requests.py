@@ -31,6 +31,8 @@ class StepRequest(msgspec.Struct, frozen=True, kw_only=True):
     step_type: StepType
     arguments: OptionalJson = UNSET
     wait: WaitSpec | None = None
+    overdue: str = ""
+    """What is said of a wait that its deadline ends; not compared on replay."""
     specialist_id: str | None = None
     tool_name: str | None = None
     perform: Perform | None = None

@@ -25,16 +25,18 @@ class Shape:
 
     def __init__(self, annotation: Any, where: str) -> None:
         self.annotation = Any if annotation is inspect.Parameter.empty else annotation
-        self._decode: Callable[[Raw], Any]
+        self._where = where
+        self.decode: Callable[[Raw], Any]
+        """Reads like `read`, for those who say themselves what did not fit."""
         try:
-            self._decode = msgspec.json.Decoder(self.annotation, dec_hook=_from_model).decode
+            self.decode = msgspec.json.Decoder(self.annotation, dec_hook=_from_model).decode
         except TypeError as error:
             read = models.reader(self.annotation)
             if read is None:
                 raise RegistrationError(
                     f"{where}: values of {annotation!r} cannot be read back: {error}"
                 ) from error
-            self._decode = read
+            self.decode = read
 
     def schema(self) -> OptionalJson:
         """What fits, as a JSON Schema; nothing if anything does, or if that cannot be said."""
@@ -48,9 +50,18 @@ class Shape:
     def read(self, raw: Raw) -> Any:
         """The value that these bytes hold."""
         try:
-            return self._decode(raw)
+            return self.decode(raw)
         except msgspec.DecodeError as error:
-            raise InvalidPayload("", str(error)) from error
+            raise InvalidPayload("", f"{self._where}: {error}") from error
+
+    def written(self, value: object) -> Raw:
+        """A value of a user's that has to fit; what could not be read back is not recorded (§ENG-50)."""
+        try:
+            raw = write(value)
+        except InvalidPayload as error:
+            raise InvalidPayload(error.pointer, f"{self._where}: {error.reason}") from None
+        self.read(raw)
+        return raw
 
 
 _read_fields: Final = codec.reader(dict[str, Raw])
@@ -62,7 +73,7 @@ class Signature:
     """A function's parameters and result, as the log sees them."""
 
     def __init__(self, function: Callable[..., Any], skip: int = 0) -> None:
-        where = getattr(function, "__qualname__", repr(function))
+        where = getattr(function, "__qualname__", repr(function)).rpartition("<locals>.")[2]
         try:
             hints = typing.get_type_hints(function)
         except NameError as error:
@@ -71,32 +82,45 @@ class Signature:
         for parameter in parameters:
             if parameter.kind not in _NAMED:
                 raise RegistrationError(f"{where}({parameter.name}): the log knows arguments by their names")
+        self._where = where
         self._signature = inspect.Signature(parameters)
         self.names = tuple(parameter.name for parameter in parameters)
         self._plain = all(
             parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters
         )
-        self._shapes = {
+        self.shapes = {
             parameter.name: Shape(hints.get(parameter.name, Any), f"{where}({parameter.name})")
             for parameter in parameters
         }
-        self.result = Shape(hints.get("return", Any), f"the result of {where}")
+        result = hints.get("return", Any)
+        told = "" if result is Any else f" -> {inspect.formatannotation(result)}"
+        self.result = Shape(result, f"the result of {where}{told}")
 
     def pack(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Raw:
         """A call's arguments by name."""
         if self._plain and not keywords and len(arguments) == len(self.names):
-            return write(dict(zip(self.names, arguments, strict=True)))
-        bound = self._signature.bind(*arguments, **keywords)
-        return write(dict(bound.arguments))
+            given = dict(zip(self.names, arguments, strict=True))
+        else:
+            given = self._bind(arguments, keywords)
+        try:
+            return write(given)
+        except InvalidPayload as error:
+            raise InvalidPayload(error.pointer, f"an argument of {self._where}: {error.reason}") from None
+
+    def _bind(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._signature.bind(*arguments, **keywords).arguments
+        except TypeError as error:
+            raise TypeError(f"{self._where}{self._signature}: {error}") from None
 
     def read(self, name: str, raw: Raw) -> Any:
         """The value of one parameter."""
-        return self._shapes[name].read(raw)
+        return self.shapes[name].read(raw)
 
     def unpack(self, raw: Raw) -> dict[str, Any]:
         """The arguments of a recorded call."""
         given = _read_fields(raw)
-        return {name: self._shapes[name].read(value) for name, value in given.items() if name in self._shapes}
+        return {name: self.shapes[name].read(value) for name, value in given.items() if name in self.shapes}
 
 
 def write(value: object) -> Raw:

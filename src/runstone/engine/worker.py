@@ -34,12 +34,12 @@ from runstone.engine.cache import ResultCache
 from runstone.engine.context import Run
 from runstone.engine.execution import ATTEMPTS_BEFORE_QUARANTINE, Ending, Execution
 from runstone.engine.functions import Handler
-from runstone.engine.values import write
 from runstone.errors import RunstoneError, StoreError
 from runstone.ports.bell import Bell
 from runstone.ports.cases import carry_out, load_case
 from runstone.ports.clock import Clock
 from runstone.ports.store import Claim, Host
+from runstone.ports.troubles import Troubles
 
 LEASE: Final = timedelta(seconds=30)
 POLL: Final = 0.25
@@ -108,7 +108,10 @@ class Worker:
         self._strays: set[str] = set()
         self._troubles: Counter[str] = Counter()
         self._reserved = 0
+        self._told = Troubles(_log)
         self._leased_until: datetime | None = None
+        self._lapses = 0
+        """How often its lease has ended."""
         self._wake = asyncio.Event()
         self._stopping = False
 
@@ -217,7 +220,7 @@ class Worker:
                 lease=self._lease,
             )
         except RunstoneError as error:
-            _log.warning("cannot claim runs: %s", error)
+            self._told.warn(f"cannot claim runs: {error}")
             return 0
         self._leased_until = now + self._lease
         if self._stopping:  # they are given back with whatever else it has
@@ -282,10 +285,15 @@ class Worker:
     async def _load(self, claim: Claim) -> Case | None:
         self._loading.add(claim.run_id)
         self._rung_early.discard(claim.run_id)
+        lapses = self._lapses
         try:
-            return await load_case(self._host, claim.tenant_id, claim.run_id)
+            case = await load_case(self._host, claim.tenant_id, claim.run_id)
         finally:
             self._loading.discard(claim.run_id)
+        if lapses != self._lapses or self._expired:  # another worker's by now, maybe (§STO-24)
+            _log.warning("run %s is given up: the lease ended while it was being loaded", claim.run_id)
+            return None
+        return case
 
     async def _report(self, claim: Claim, execution: Execution, ending: Ending) -> RunRow | None:
         if ending == "failed":
@@ -345,7 +353,7 @@ class Worker:
             check_task=self._check_task,
         )
         arguments = handler.read_input(execution.case)
-        return write(await handler.function(run, *arguments))
+        return handler.signature.result.written(await handler.function(run, *arguments))
 
     # Keeping the lease
 
@@ -371,10 +379,15 @@ class Worker:
 
     def _stop_if_expired(self) -> None:
         """Whoever could not renew its lease in time has lost its runs, and stops (§STO-24)."""
-        if self._leased_until is not None and self._clock.now() >= self._leased_until:
+        if self._expired:
             self._leased_until = None
+            self._lapses += 1
             for execution in self._executions.values():
                 execution.abandon()
+
+    @property
+    def _expired(self) -> bool:
+        return self._leased_until is not None and self._clock.now() >= self._leased_until
 
     async def _release_strays(self, news: Mapping[str, int]) -> None:
         """Runs that it owns and does not work on, at two heartbeats in a row, are given back."""

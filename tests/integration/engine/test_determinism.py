@@ -68,7 +68,9 @@ def deploys(path: str) -> Deploys:
     return Deploys(path)
 
 
-async def test_another_argument_pauses_the_run_and_the_old_code_resumes_it(deploys: Deploys) -> None:
+async def test_another_argument_pauses_the_run_and_the_old_code_resumes_it(
+    deploys: Deploys, caplog: pytest.LogCaptureFixture
+) -> None:
     async def old(run: rs.Run) -> Any:
         first = await run.call(deploys.work, "a")
         await run.wait("go")
@@ -85,6 +87,7 @@ async def test_another_argument_pauses_the_run_and_the_old_code_resumes_it(deplo
     assert details["expected"].startswith("TOOL_SEQUENCE 'work#1' with input ")
     assert details["actual"].startswith("TOOL_SEQUENCE 'work#1' with input ")
     assert details["expected"] != details["actual"]
+    assert "is paused: NON_DETERMINISTIC" in caplog.text, "the worker says so too"
     assert await deploys.resumed(old) == "a"
     assert deploys.calls == ["a"]
 

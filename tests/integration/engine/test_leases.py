@@ -15,6 +15,7 @@ from runstone.stores.sqlite import SqliteStore
 from runstone.testing.clock import VirtualClock
 from tests.integration.engine.lab import (
     SHORT_LEASE,
+    SlowReads,
     data,
     leased,
     log,
@@ -24,6 +25,10 @@ from tests.integration.engine.lab import (
     until,
     within,
 )
+
+
+async def busy(*_: Any, **__: Any) -> Any:
+    raise StoreBusy
 
 
 async def test_the_runs_of_a_dead_worker_are_claimed_after_its_lease(path: str) -> None:
@@ -127,9 +132,6 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_in_time(
         handle_ = await app.start(handle)
         await within(entered.wait())
 
-        async def busy(*_: Any, **__: Any) -> Any:
-            raise StoreBusy
-
         monkeypatch.setattr(here.runtime.store, "heartbeat", busy)
         monkeypatch.setattr(here.runtime.store, "claim", busy)
         await until(lambda: "cannot extend the lease" in caplog.text)
@@ -137,6 +139,69 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_in_time(
         clock.advance(SHORT_LEASE)
         await within(stopped.wait())
         assert not await data(handle_, "RUN_FAILED")
+
+
+async def test_a_run_whose_lease_ends_while_it_is_loaded_is_not_begun(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = rs.App("desk")
+    clock = VirtualClock()
+    entered: list[str] = []
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        entered.append(run.id)
+        return "done"
+
+    async with process(app, path, clock=clock, worker=False):
+        started = await app.start(handle)
+    slow = SlowReads(monkeypatch)
+    async with process(app, path, lease=SHORT_LEASE, clock=clock) as here:
+        await within(slow.read.wait())
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(here.runtime.store, "heartbeat", busy)
+            broken.setattr(here.runtime.store, "claim", busy)
+            clock.advance(SHORT_LEASE)
+            slow.gate.set()
+            await until(lambda: not here.worker.holds(started.id), "the run being given up")
+            assert entered == []
+        assert await within(here.handle(started).result()) == "done"
+
+
+async def test_nor_is_it_when_the_worker_has_its_next_lease_by_then(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = rs.App("desk")
+    clock = VirtualClock()
+    entered: list[str] = []
+    gate = asyncio.Event()
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        entered.append(run.id)
+        await gate.wait()
+        return "done"
+
+    async with process(app, path, clock=clock, worker=False):
+        started = await app.start(handle)
+    slow = SlowReads(monkeypatch)
+    async with process(app, path, lease=SHORT_LEASE, clock=clock) as here:
+        await within(slow.read.wait())
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(here.runtime.store, "heartbeat", busy)
+            broken.setattr(here.runtime.store, "claim", busy)
+            clock.advance(SHORT_LEASE)
+            await until(lambda: not leased(app), "the worker noticing that its lease is over")
+            async with process(app, path, clock=clock) as other:
+                await until(lambda: entered == [started.id], "the other one beginning")
+                app.attach(here.runtime)
+                broken.undo()
+                await until(lambda: leased(app), "the next lease")
+                slow.gate.set()
+                await until(lambda: not here.worker.holds(started.id), "the late reading being given up")
+                assert entered == [started.id]
+                gate.set()
+                assert await within(other.handle(started).result()) == "done"
 
 
 async def test_a_run_that_cannot_be_written_is_given_back_and_tried_again(

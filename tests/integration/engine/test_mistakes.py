@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,117 @@ async def is_rude(run: rs.Run) -> None:
     raise Rude("get out")
 
 
+@app.tool
+async def leaves() -> None:
+    sys.exit(4)
+
+
+@app.tool
+def leaves_a_thread() -> None:
+    sys.exit("enough")
+
+
+@app.on()
+async def calls_leaves(run: rs.Run) -> None:
+    await run.call(leaves)
+
+
+@app.on()
+async def calls_leaves_a_thread(run: rs.Run) -> None:
+    await run.call(leaves_a_thread)
+
+
+@app.on()
+async def exits(run: rs.Run) -> None:
+    sys.exit(4)
+
+
+@app.on()
+async def exits_in_a_branch(run: rs.Run) -> None:
+    async def branch() -> None:
+        sys.exit(4)
+
+    await run.gather(branch(), run.sleep(rs.days(1)))
+
+
+@app.on()
+async def rude_in_a_branch(run: rs.Run) -> None:
+    async def branch() -> None:
+        raise Rude("get out")
+
+    await run.gather(branch(), run.call(quick))
+
+
+@app.on()
+async def promises_a_number(run: rs.Run) -> int:
+    return "abc"  # type: ignore[return-value]
+
+
+@app.on()
+async def returns_an_object(run: rs.Run) -> Any:
+    return {"a": object()}
+
+
+@app.tool
+async def lies() -> list[int]:
+    return ["x"]  # type: ignore[list-item]
+
+
+@app.tool
+async def needs(number: int) -> int:
+    return number
+
+
+@app.on()
+async def calls_lies(run: rs.Run) -> None:
+    await run.call(lies)
+
+
+@app.on()
+async def calls_with_text(run: rs.Run) -> None:
+    await run.call(needs, "one")  # type: ignore[arg-type]
+
+
+@app.on()
+async def calls_with_too_much(run: rs.Run) -> None:
+    await run.call(needs, 1, 2)  # type: ignore[call-arg]
+
+
+@app.on()
+async def calls_with_an_object(run: rs.Run) -> None:
+    await run.call(needs, object())  # type: ignore[arg-type]
+
+
+@app.on()
+async def waits_for_nobody(run: rs.Run) -> None:
+    await run.wait("tracking", timeout=rs.seconds(0.01))
+
+
+@app.on()
+async def asks_nobody(run: rs.Run) -> None:
+    await run.effect(rs.NotifyUser(user_id="u", message="m"), wait=True, timeout=rs.seconds(0.01))
+
+
+@app.on()
+async def waits_a_number(run: rs.Run) -> None:
+    await run.wait("tracking", timeout=5)  # type: ignore[call-overload]
+
+
+@app.on()
+async def sleeps_for_none(run: rs.Run) -> None:
+    await run.sleep(None)  # type: ignore[arg-type]
+
+
+@app.on()
+async def starts_without_a_key(run: rs.Run) -> None:
+    await app.start(is_rude)
+
+
+@app.on()
+async def starts_beside_itself(run: rs.Run) -> None:
+    await asyncio.gather(app.start(is_rude))
+
+
 @app.on()
 async def sleeps_five(run: rs.Run) -> None:
     await run.sleep(5)  # type: ignore[arg-type]
@@ -189,9 +301,26 @@ async def test_a_clock_around_a_durable_call(handler: rs.Handler[None, str], tmp
         (calls_rude, "Rude", "get out"),
         (calls_hasty, "TypeError", "rs.seconds(30)"),
         (is_rude, "Rude", "get out"),
-        (sleeps_five, "RegistrationError", "rs.seconds(5)"),
+        (calls_leaves, "SystemExit", "sys.exit(4)"),
+        (calls_leaves_a_thread, "SystemExit", "sys.exit(enough)"),
+        (exits, "SystemExit", "sys.exit(4)"),
+        (exits_in_a_branch, "SystemExit", "sys.exit(4)"),
+        (rude_in_a_branch, "Rude", "get out"),
+        (promises_a_number, "INVALID_PAYLOAD", "the result of promises_a_number -> int: Expected `int`"),
+        (returns_an_object, "INVALID_PAYLOAD", "the result of returns_an_object: not storable as JSON"),
+        (calls_lies, "INVALID_PAYLOAD", "the result of lies -> list[int]: Expected `int`, got `str`"),
+        (calls_with_text, "INVALID_PAYLOAD", "needs(number): Expected `int`, got `str`"),
+        (calls_with_too_much, "TypeError", "needs(number: 'int'): too many positional arguments"),
+        (calls_with_an_object, "INVALID_PAYLOAD", "an argument of needs: "),
+        (waits_for_nobody, "WAIT_TIMEOUT", "Nobody answered 'tracking' within 0.01 s"),
+        (asks_nobody, "WAIT_TIMEOUT", "NOTIFY_USER has no outcome after 0.01 s"),
+        (waits_a_number, "RegistrationError", "run.wait('tracking'): timeout=5 is no duration"),
+        (sleeps_for_none, "RegistrationError", "run.sleep(None): give a duration"),
+        (starts_without_a_key, "UseRunCall", "from a tool"),
+        (starts_beside_itself, "UseRunCall", "from a tool"),
+        (sleeps_five, "RegistrationError", "run.sleep(5): give a duration, such as rs.seconds(5)"),
         (gathers_a_list, "RegistrationError", "run.gather(*branches)"),
-        (names_by_number, "RegistrationError", "the name of a variable=5 is no text"),
+        (names_by_number, "RegistrationError", "the name of a variable is no text: 5"),
         (names_with_nul, "INVALID_PAYLOAD", "NUL"),
         (reasons_with_nul, "INVALID_PAYLOAD", "NUL"),
         (keys_with_nul, "INVALID_PAYLOAD", "NUL"),
@@ -245,6 +374,14 @@ class TestRegistration:
 
         with pytest.raises(RegistrationError, match=r"handler\(run: rs.Run\)"):
             rs.App("x").on()(handler)  # type: ignore[arg-type]
+
+    def test_options_that_a_decorator_does_not_have(self) -> None:
+        with pytest.raises(RegistrationError, match=r"@app\.on has no option 'aproval'; it has approval, "):
+            rs.App("x").on(aproval=True)  # type: ignore[call-overload]
+        with pytest.raises(RegistrationError, match=r"@app\.tool has no option 'retrys'; .* retry, "):
+            rs.App("x").tool(retrys=3)  # type: ignore[call-overload]
+        with pytest.raises(RegistrationError, match=r"@app\.specialist has no option 'retrys'"):
+            rs.App("x").specialist(retrys=3)  # type: ignore[call-overload]
 
     def test_options_of_the_wrong_kind(self) -> None:
         with pytest.raises(RegistrationError, match=r"no rs\.Retry"):
@@ -304,6 +441,13 @@ class TestRegistration:
         async with app.running(str(tmp_path / "store.db"), worker=False):
             with pytest.raises(RegistrationError, match="a key is a text"):
                 await app.start(calls_shy, key=key)
+
+    async def test_a_key_that_is_too_long(self, tmp_path: Path) -> None:
+        async with app.running(str(tmp_path / "store.db"), worker=False):
+            with pytest.raises(RegistrationError, match=r"^app.start\(key='k{20}'…\): .* at most 255 char"):
+                await app.start(calls_shy, key="k" * 256)
+            longest = await app.start(calls_shy, key="k" * 255)
+            assert (await longest.status()).key == "k" * 255
 
 
 async def test_a_lane_is_chosen_by_what_the_handler_sees(tmp_path: Path) -> None:

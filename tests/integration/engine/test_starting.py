@@ -11,7 +11,7 @@ import pytest
 import runstone as rs
 from runstone.core.ids import DEFAULT_TENANT
 from runstone.errors import NotFound, RegistrationError
-from tests.integration.engine.lab import within
+from tests.integration.engine.lab import FAST, suspended, within
 
 
 async def test_the_same_key_with_the_same_value_is_the_same_run(path: str) -> None:
@@ -37,6 +37,47 @@ async def test_the_same_key_with_the_same_value_is_the_same_run(path: str) -> No
     assert len(calls) == 2
 
 
+async def test_a_handler_starts_others_by_key_or_from_a_tool_and_replay_starts_none(path: str) -> None:
+    app = rs.App("desk")
+    ran: list[str] = []
+
+    @app.on()
+    async def child(run: rs.Run, name: str) -> str:
+        ran.append(name)
+        return name
+
+    @app.on(rs.ChatMessage)
+    async def chat(run: rs.Run, message: rs.ChatMessage) -> str:
+        ran.append(message.text)
+        return message.text
+
+    @app.tool
+    async def start_one() -> str:
+        return (await app.start(child, "by a tool")).id
+
+    @app.on()
+    async def parent(run: rs.Run) -> list[str]:
+        by_key = await app.start(child, "by key", key=f"{run.id}/child")
+        sent = await app.send(
+            rs.ChatMessage(channel_id="c", user_id="u", text="sent"), channel="x", source_id=run.id
+        )
+        by_tool = await run.call(start_one)
+        with pytest.raises(rs.UseRunCall):
+            await app.start(child, "by nobody")
+        await run.wait("go")
+        return [by_key.id, sent.id, by_tool]
+
+    async with app.running(path, poll=FAST):
+        handle = await app.start(parent)
+        await suspended(app, handle)
+        await handle.answer("go")
+        children = await within(handle.result())
+        assert len(set(children)) == 3
+        for run_id in children:
+            await within(app.handle(child, run_id).result())
+    assert sorted(ran) == ["by a tool", "by key", "sent"]
+
+
 async def test_the_same_key_with_another_value_is_a_conflict_on_record(path: str) -> None:
     app = rs.App("desk")
 
@@ -47,8 +88,10 @@ async def test_the_same_key_with_another_value_is_a_conflict_on_record(path: str
     async with app.running(path):
         first = await app.start(handle, "a", key="k")
         assert await within(first.result()) == "a"
-        with pytest.raises(rs.SignalConflict):
+        with pytest.raises(rs.SignalConflict) as conflict:
             await app.start(handle, "b", key="k")
+        told = f"Key 'k' belongs to run {first.id} of 'handle', started with another value"
+        assert str(conflict.value) == told
         signal_id = (await first.status()).signal_id
         events = await app.runtime.store.fetch(DEFAULT_TENANT, signal_id)
         assert [event.event_type for event in events].count("SIGNAL_CONFLICT") == 1
@@ -67,8 +110,9 @@ async def test_a_key_belongs_to_the_handler_that_had_it_first(path: str) -> None
 
     async with app.running(path):
         first = await app.start(one, "a", key="k")
-        with pytest.raises(rs.SignalConflict):
+        with pytest.raises(rs.SignalConflict) as conflict:
             await app.start(two, "a", key="k")
+        assert str(conflict.value) == f"Key 'k' belongs to run {first.id} of 'one', not of 'two'"
         assert await within(first.result()) == "a"
 
 
@@ -113,7 +157,7 @@ async def test_signals_go_to_the_handler_of_their_kind_and_channel(path: str) ->
         assert await within(second.result()) == "sales: hi"
         assert await within(third.result()) == "mail from a@example.org"
         assert again.id == second.id
-        with pytest.raises(rs.SignalConflict):
+        with pytest.raises(rs.SignalConflict, match="sales 1 came before with other content"):
             await app.send(
                 rs.ChatMessage(channel_id="c", user_id="u", text="bye"), channel="sales", source_id="1"
             )
@@ -256,3 +300,51 @@ def test_functions_that_cannot_work_are_refused_where_they_are_written() -> None
 
         @app.tool
         async def unreadable(given: type[Any] | complex) -> None: ...
+
+
+@pytest.mark.parametrize("tenant_id", ["acme", "", DEFAULT_TENANT.replace("-", ""), f"{DEFAULT_TENANT}\n", 7])
+async def test_a_tenant_is_a_uuid(path: str, tenant_id: Any) -> None:
+    """§TEN-26: not every store would refuse it, and then nobody could name it any more."""
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run, text: str) -> str:
+        return text
+
+    @app.on(rs.Email)
+    async def answer(run: rs.Run, mail: rs.Email) -> None: ...
+
+    mail = rs.Email(sender="ada@example.org")
+    async with app.running(path, worker=False):
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            await app.start(handle, "a", tenant_id=tenant_id)
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            await app.send(mail, channel="c", source_id="1", tenant_id=tenant_id)
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            await app.find(handle, "a", tenant_id=tenant_id)
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            app.handle(handle, DEFAULT_TENANT, tenant_id=tenant_id)
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            await app.entity("CASE", "1", tenant_id=tenant_id)
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            await app.entity_history("CASE", "1", tenant_id=tenant_id)
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            await app.find_schedule("nightly", tenant_id=tenant_id)
+        with pytest.raises(RegistrationError, match="a tenant's id is a UUID"):
+            await app.cancel_schedule("nightly", tenant_id=tenant_id)
+        assert await app.runtime.store.count_events() == 0
+
+
+async def test_a_tenant_is_the_same_however_its_id_is_written(path: str) -> None:
+    app = rs.App("desk")
+
+    @app.on()
+    async def handle(run: rs.Run, text: str) -> str:
+        return text
+
+    tenant_id = "0190d3f6-1f00-7000-8000-00000000ac3e"
+    async with app.running(path, worker=False):
+        run = await app.start(handle, "a", key="k", tenant_id=tenant_id.upper())
+        found = await app.find(handle, "k", tenant_id=tenant_id)
+        assert found is not None
+        assert found.id == run.id

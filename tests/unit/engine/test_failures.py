@@ -22,6 +22,7 @@ from runstone.errors import InvalidPayload, StepFailed, TerminalError
         (TimeoutError("the socket"), "TIMEOUT", "STEP_TIMEOUT", "the socket"),
         (InvalidPayload("/a", "wrong"), "VALIDATION", "INVALID_PAYLOAD", "wrong (at '/a')"),
         (StepFailed("s#1", "EXTERNAL", "HTTP_500", "down"), "EXTERNAL", "HTTP_500", "down"),
+        (SystemExit(4), "APPLICATION", "SystemExit", "It called sys.exit(4)"),
         (asyncio.CancelledError(), "APPLICATION", "CancelledError", "CancelledError"),
     ],
 )

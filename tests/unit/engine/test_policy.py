@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runstone.engine.policy import ONCE, Retry, days, hours, minutes, seconds
+from runstone.engine.policy import ONCE, Retry, days, hours, minutes, seconds, spoken
 from runstone.errors import RetryableError, TerminalError
 
 
@@ -19,6 +19,23 @@ def test_durations() -> None:
         timedelta(minutes=180),
         timedelta(hours=96),
     ]
+
+
+@pytest.mark.parametrize(
+    ("duration", "said"),
+    [
+        (seconds(0.5), "0.5 s"),
+        (seconds(0), "0 s"),
+        (seconds(-60), "-60 s"),
+        (seconds(90), "90 s"),
+        (minutes(1), "1 min"),
+        (hours(36), "36 h"),
+        (days(1), "1 day"),
+        (days(30), "30 days"),
+    ],
+)
+def test_durations_are_said_in_their_largest_whole_unit(duration: timedelta, said: str) -> None:
+    assert spoken(duration) == said
 
 
 def test_nothing_is_retried_unless_asked_for() -> None:
