@@ -8,8 +8,10 @@ out: a step that the history does not have ends the replay.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +33,7 @@ from runstone.engine.execution import Execution
 from runstone.engine.functions import Handler
 from runstone.engine.values import write
 from runstone.engine.waiting import Waiter
+from runstone.errors import RunstoneError
 from runstone.ports.store import Claim
 from runstone.testing.loop import LoopClock, run_virtual, virtual_loop
 from runstone.testing.memory import MemoryData, MemoryStore
@@ -39,6 +42,8 @@ _ENDS: Final = frozenset(
     {"RUN_HANDLER_RETURNED", "RUN_CONTINUED", "RUN_COMPLETED", "RUN_FAILED", "RUN_CANCELLED"}
 )
 _CLOSING: Final = frozenset({"HANDLER_RETURNED", "RUN_CONTINUED", "RUN_FAILED", "RUN_CANCELLED"})
+_UNFIT: Final = re.compile(r"[^\w.-]+", re.ASCII)
+"""What a handler's name may have in it and a file's should not."""
 
 
 class HistoryDiffers(AssertionError):
@@ -52,18 +57,37 @@ class HistoryDiffers(AssertionError):
 
 
 def write_histories(streams: Iterable[Stream], folder: Path) -> None:
-    """One bundle for each correlation."""
+    """One bundle for each correlation that has a run, named after its handler and what is inside.
+
+    The ids in there are no names: in a simulator each test begins with the same ones. The same history gets
+    the same name, and another one a name of its own, so nothing is lost by recording again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     correlations: dict[str, list[Stream]] = {}
     for stream in streams:
         correlations.setdefault(stream.events[0].correlation_id, []).append(stream)
-    for correlation_id, together in correlations.items():
-        (folder / f"{correlation_id}.ndjson").write_bytes(pack(together))
+    for together in correlations.values():
+        runs = (state.run for stream in together if isinstance(state := stream.fold(), RunState))
+        first = next((run for run in runs if run is not None), None)
+        if first is not None:
+            _write(folder, first.plan_id, pack(together))
+
+
+def _write(folder: Path, handler: str, bundle: bytes) -> None:
+    file = folder / f"{_UNFIT.sub('_', handler)[:80]}-{sha256(bundle).hexdigest()[:12]}.ndjson"
+    if file.exists() and file.read_bytes() != bundle:
+        raise RunstoneError(f"{file} holds another history: move it away, and record again")
+    file.write_bytes(bundle)
 
 
 def assert_replays(app: App, path: str | Path) -> int:
-    """Replays a history, or all in a folder; how many runs. `HistoryDiffers` names expected and actual."""
+    """Replays a history, or all in a folder; how many runs. `HistoryDiffers` names expected and actual.
+
+    Where there are none it is an error: what proves nothing must not pass.
+    """
     path = Path(path)
+    if not path.exists():
+        raise RunstoneError(f"There is no {path}: record histories there with sim.record")
     count = 0
     for file in sorted(path.glob("*.ndjson")) if path.is_dir() else [path]:
         streams = unpack(file.read_bytes())
@@ -72,6 +96,8 @@ def assert_replays(app: App, path: str | Path) -> int:
             if stream.head.kind == "RUN":
                 run_virtual(_replay(app, stream, signals))
                 count += 1
+    if not count:
+        raise RunstoneError(f"There are no histories of runs in {path}: record some with sim.record")
     return count
 
 
@@ -95,7 +121,10 @@ async def _replay_generation(app: App, stream: Stream, begin: int, signals: Sequ
         raise HistoryDiffers(run_id, f"a handler {run.plan_id!r}", f"none in app {app.name!r}")
     signal = next(found for found in signals if found.stream_id == run.signal_id)
     running = msgspec.structs.replace(state, run=msgspec.structs.replace(run, status="RUNNING"))
-    actual = await _Rehearsal(handler, Case(signal=_processing(signal), run=running), app.version).outcome()
+    case = Case(signal=_processing(signal), run=running)
+    # A result that is on record stands, whatever the handler's annotation says of it.
+    checks = end is None or end.event_type != "RUN_HANDLER_RETURNED"
+    actual = await _Rehearsal(handler, case, app.version, checks=checks).outcome()
     expected = _said(end) if end is not None and end.event_type != "RUN_CANCELLED" else actual
     if actual != expected:
         raise HistoryDiffers(run_id, expected, actual)
@@ -140,7 +169,7 @@ def _said(event: Event) -> str:
 class _Rehearsal(Execution):
     """An execution that carries nothing out."""
 
-    def __init__(self, handler: Handler[Any, Any], case: Case, version: str) -> None:
+    def __init__(self, handler: Handler[Any, Any], case: Case, version: str, *, checks: bool) -> None:
         clock = LoopClock(virtual_loop())
         self._captured = _Capture(clock)
         assert case.run.run is not None
@@ -154,7 +183,8 @@ class _Rehearsal(Execution):
 
         async def handle(execution: Execution) -> Raw:
             run = Run(execution, clock=clock, threads=None, emit=lambda run_id, value: None)
-            return write(await handler.function(run, *handler.read_input(execution.case)))
+            result = await handler.function(run, *handler.read_input(execution.case))
+            return handler.signature.result.written(result) if checks else write(result)
 
         super().__init__(
             handle,

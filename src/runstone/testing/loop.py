@@ -11,14 +11,16 @@ one callback of it runs any more, no `finally`, no `except`. That is what `kill 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import heapq
 import selectors
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextvars import Context, ContextVar, copy_context
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final, Literal, ParamSpec, TypeVar, TypeVarTuple
+from weakref import WeakSet
 
 from runstone.errors import RunstoneError
 from runstone.testing.clock import START
@@ -91,6 +93,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = RESOLUTION
         self._numbers = count()
         self._scheduled: list[_Timer]
+        self._asyncgens: WeakSet[AsyncGenerator[Any, Any]]
 
     def time(self) -> float:
         return self._virtual.now
@@ -129,6 +132,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         heapq.heappush(self._scheduled, timer)
         timer._scheduled = True
         return timer
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+        node = _NODE.get()
+        if node is not None:
+            node.own_generator(agen)
+
+    def disown(
+        self, tasks: Iterable[asyncio.Task[Any]], generators: Iterable[AsyncGenerator[Any, Any]]
+    ) -> None:
+        """At its end it neither cancels these nor waits for them."""
+        for task in tasks:
+            asyncio.tasks._unregister_task(task)
+        for generator in generators:
+            self._asyncgens.discard(generator)
 
     def create_task(
         self, coro: Any, *, name: object = None, context: Context | None = None, **more: Any
@@ -184,6 +202,7 @@ class Node:
         self.name = name
         self.state: Literal["alive", "frozen", "dead"] = "alive"
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._generators: WeakSet[AsyncGenerator[Any, Any]] = WeakSet()
         self._backlog: list[tuple[Context, _Call]] = []
         self._context = copy_context()
         self._context.run(_NODE.set, self)
@@ -200,6 +219,10 @@ class Node:
         """Notes a task of this process."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard, context=Context())
+
+    def own_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Notes an asynchronous generator of this process."""
+        self._generators.add(generator)
 
     def postpone(self, context: Context, call: _Call) -> None:
         """Keeps a call for the time when this process goes on."""
@@ -226,19 +249,29 @@ class Node:
         for context, call in backlog:
             loop.call_soon(call.again, context=context)
 
+    def seal(self) -> None:
+        """Keeps the remains of a dead process as they are, for as long as the interpreter lives.
+
+        A coroutine that is thrown away runs its `finally` first. So none is: that costs the memory of all
+        that they hold. Cut it off from what is large.
+        """
+        virtual_loop().disown(self._tasks, self._generators)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
     async def bury(self) -> None:
-        """Takes the remains of a dead process apart: coroutines do not go away without running their end.
+        """Takes the remains of a dead process apart: that frees them, and runs every `except` and `finally`.
 
         Cut it off from everything that matters first.
         """
         remains = set(self._tasks)
+        for task in remains:
+            task.cancel()  # first: what was due when it died is not done now
         self._release()
-        await asyncio.sleep(1)  # a coroutine that never began would complain of it
         while self._tasks:
+            await asyncio.wait(self._tasks, timeout=1)
             remains |= self._tasks
             for task in self._tasks:
                 task.cancel()
-            await asyncio.wait(self._tasks, timeout=1)
         for task in remains:
             if not task.cancelled():
                 task.exception()  # looked at, so that nobody warns of it

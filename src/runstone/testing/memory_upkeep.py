@@ -13,7 +13,7 @@ from runstone.core.schedule import Schedule
 from runstone.core.signal import Signal
 from runstone.core.tombstone import Resting, Tombstone, check_whole, last_at, objection, unfinished
 from runstone.errors import CommitRefused
-from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
+from runstone.ports.health import Backlog, DueRuns, LostWorker, Problem, Stuck, Unfired, Vitals
 from runstone.ports.retention import Expired, oldest
 from runstone.testing.memory_data import MemoryStream
 from runstone.testing.memory_part import MemoryPart
@@ -95,17 +95,17 @@ class MemoryUpkeep(MemoryPart):
     async def vitals(self) -> Vitals:
         now = await self._turn()
         streams = self.data.streams.values()
-        effects = Counter(effect.status for stream in streams for effect in stream.of(Effect))
         return Vitals(
             now=now,
             latest=self.data.log[-1].event.persisted_at if self.data.log else None,
             lost_workers=tuple(self._lost_workers(now)),
-            due_runs=_backlog(self._due_runs(now), now),
+            due_runs=tuple(self._due_runs(now)),
             due_effects=_backlog(self._due_effects(), now),
-            dead_letters=effects["DEAD_LETTER"],
-            unknown_effects=effects["UNKNOWN"],
+            dead_letters=_effects(streams, "DEAD_LETTER"),
+            unknown_effects=_effects(streams, "UNKNOWN"),
             paused=tuple(_stuck(streams)),
             unfired=tuple(_unfired(streams, now)),
+            tenants=Counter(run.tenant_id for stream in streams for run in stream.of(Run)),
         )
 
     def _is_lost(self, owner: str | None, now: datetime) -> bool:
@@ -117,22 +117,33 @@ class MemoryUpkeep(MemoryPart):
             if owner is not None and self._is_lost(owner, now):
                 yield LostWorker(worker_id=owner, lease_until=self.data.workers.get(owner), runs=runs)
 
-    def _due_runs(self, now: datetime) -> Iterable[tuple[datetime, str]]:
+    def _due_runs(self, now: datetime) -> Iterable[DueRuns]:
+        due: dict[tuple[str, str], list[tuple[datetime, str, str]]] = {}
         for stream in self.data.streams.values():
-            if (
-                stream.queue
-                and stream.queue.wake_at
-                and (not stream.owner or self._is_lost(stream.owner, now))
-            ):
-                yield stream.queue.wake_at, stream.queue.run_id
+            queue, free = stream.queue, not stream.owner or self._is_lost(stream.owner, now)
+            if queue and queue.wake_at and queue.wake_at <= now and free:
+                (run,) = stream.of(Run)
+                wanted = (queue.handler, run.orchestrator_version)
+                due.setdefault(wanted, []).append((queue.wake_at, run.id, run.tenant_id))
+        for (handler, version), found in sorted(due.items()):
+            since, run_id, owner = min(found)
+            yield DueRuns(
+                handler=handler,
+                version=version,
+                count=len(found),
+                since=since,
+                example=run_id,
+                tenant_id=owner,
+            )
 
-    def _due_effects(self) -> Iterable[tuple[datetime, str]]:
+    def _due_effects(self) -> Iterable[tuple[datetime, str, str]]:
         for stream in self.data.streams.values():
             for effect in stream.of(Effect):
                 if effect.status in ("PENDING", "EXECUTING", "FAILED"):
                     lease = stream.effect_leases.get(effect.id)
                     due = effect.next_retry_at or effect.requested_at
-                    yield max(due, lease.until) if lease and lease.until else due, effect.id
+                    until = max(due, lease.until) if lease and lease.until else due
+                    yield until, effect.id, effect.tenant_id
 
     async def symptoms(self) -> Sequence[Problem]:
         """There is nothing below it."""
@@ -159,27 +170,40 @@ def _expired(place: tuple[str, str], streams: Sequence[MemoryStream]) -> Expired
     )
 
 
-def _backlog(due: Iterable[tuple[datetime, str]], now: datetime) -> Backlog:
-    late = sorted(one for one in due if one[0] <= now)
-    return Backlog(count=len(late), since=late[0][0], example=late[0][1]) if late else Backlog()
+def _backlog(due: Iterable[tuple[datetime, str, str]], now: datetime) -> Backlog:
+    late = [one for one in due if one[0] <= now]
+    if not late:
+        return Backlog()
+    since, effect_id, owner = min(late)
+    return Backlog(count=len(late), since=since, example=effect_id, tenant_id=owner)
+
+
+def _effects(streams: Iterable[MemoryStream], status: str) -> Counter[str]:
+    return Counter(
+        effect.tenant_id for stream in streams for effect in stream.of(Effect) if effect.status == status
+    )
 
 
 def _stuck(streams: Iterable[MemoryStream]) -> Iterable[Stuck]:
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[tuple[str, str]]] = {}
     for stream in streams:
         for run in stream.of(Run):
             if run.status == "PAUSED":
                 paused = [event for event in stream.events if event.event_type == "RUN_PAUSED"][-1]
-                reasons.setdefault(json.loads(bytes(paused.event_data))["reason"], []).append(run.id)
-    for reason, run_ids in sorted(reasons.items()):
-        yield Stuck(reason=reason, count=len(run_ids), example=min(run_ids))
+                reason = json.loads(bytes(paused.event_data))["reason"]
+                reasons.setdefault(reason, []).append((run.id, run.tenant_id))
+    for reason, found in sorted(reasons.items()):
+        run_id, owner = min(found)
+        yield Stuck(reason=reason, count=len(found), example=run_id, tenant_id=owner)
 
 
 def _unfired(streams: Iterable[MemoryStream], now: datetime) -> Iterable[Unfired]:
-    tasks: dict[str, list[tuple[datetime, str]]] = {}
+    tasks: dict[str, list[tuple[datetime, str, str, str]]] = {}
     for stream in streams:
         for schedule in stream.of(Schedule):
             if schedule.next_at is not None and schedule.next_at <= now:
-                tasks.setdefault(schedule.task, []).append((schedule.next_at, schedule.name))
+                late = schedule.next_at, schedule.id, schedule.name, schedule.tenant_id
+                tasks.setdefault(schedule.task, []).append(late)
     for task, due in sorted(tasks.items()):
-        yield Unfired(task=task, count=len(due), since=min(due)[0], example=min(name for _, name in due))
+        since, _, name, owner = min(due)
+        yield Unfired(task=task, count=len(due), since=since, example=name, tenant_id=owner)

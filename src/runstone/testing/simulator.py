@@ -48,6 +48,7 @@ from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ErrorInfo
 from runstone.core.rows import Row
 from runstone.core.schedule import Schedule
+from runstone.core.state import RunState
 from runstone.engine.functions import A, Handler, R
 from runstone.engine.values import write
 from runstone.handle import Handle
@@ -64,6 +65,7 @@ from runstone.testing.loop import LoopClock, Node, Stuck, virtual_loop
 from runstone.testing.memory import MemoryData, MemoryStore
 from runstone.testing.memory_claims import ready_at
 from runstone.testing.memory_data import MemoryStream
+from runstone.testing.waits import awaited
 
 REST: Final = timedelta(days=1000)
 """How long leases last, and nobody looks for work: the alarm says when there is some. A crash ends leases."""
@@ -91,13 +93,12 @@ class Simulator:
         self._begins = start
         self._random = Random(seed)
         self._data = MemoryData()
-        self._dead: list[tuple[Node, MemoryStore]] = []
         self._changes: dict[str, asyncio.Event] = {}
 
     async def __aenter__(self) -> Simulator:
         self._loop = virtual_loop()
-        self.clock = LoopClock(self._loop, self._begins, jumped=lambda: self._alarm.reset())
-        self._alarm = Alarm(self._loop, self.clock)
+        self.clock = LoopClock(self._loop, self._begins, jumped=lambda: alarm.reset())
+        alarm = self._alarm = Alarm(self._loop, self.clock)
         self._ids = SeededIds(self._random.getrandbits(64), self.clock)
         self._store = self._open_store()
         self._client = _Client(self, self._store)
@@ -108,13 +109,13 @@ class Simulator:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._stop.set()
-        await self._serving
-        self._alarm.stop_all()
-        for node, store in self._dead:
-            await store.close()
-            await node.bury()
-        self.app.attach(None)
+        try:
+            if self._node.state == "alive":
+                self._stop.set()
+                await self._serving
+        finally:
+            self._alarm.stop_all()
+            self.app.attach(None)
 
     # In
 
@@ -196,13 +197,19 @@ class Simulator:
         await self._loop.calm()
 
     async def crash(self, *, down: timedelta = timedelta(seconds=30)) -> None:
-        """Kills the worker as `kill -9` would, and starts another when its lease is over."""
-        self._node.kill()
-        self._dead.append((self._node, self._worker_store))
+        """Kills the worker as `kill -9` would, and starts another when its lease is over.
+
+        Nothing of the dead one ever runs again, not even a `finally`.
+        """
+        victim = self._node
+        victim.kill()
+        victim.seal()
+        self._worker_store.cut_off()
         await asyncio.sleep(down.total_seconds())
-        self._data.end_leases()
-        self._look_around()
-        self._boot()
+        if self._node is victim:  # nobody who waited for the same has started another
+            self._data.end_leases()
+            self._look_around()
+            self._boot()
         await self.settle()
 
     # Histories
@@ -232,20 +239,12 @@ class Simulator:
             services=[one for one in inner_services() if one.effect_type not in own],
             check_tasks=ScheduleTask.EFFECT_TYPE not in own,
         )
-        self._serving = self._node.spawn(self._serve(self._runtime, self._stop))
-
-    async def _serve(self, runtime: Runtime, stop: asyncio.Event) -> None:
-        async with self.app.lifespans():
-            runtime.start()
-            try:
-                await stop.wait()
-            finally:
-                await runtime.stop(timedelta(0))
+        self._serving = self._node.spawn(_serve(self.app, self._runtime, self._stop))
 
     def _ring(self, run_id: str) -> None:
         self._node.call(self._runtime.bell.ring, run_id)
 
-    def _open_store(self) -> MemoryStore:
+    def _open_store(self) -> _WatchedStore:
         return _WatchedStore(self._data, self.clock, self._committed, self._look_around)
 
     def _committed(self, commit: Commit) -> None:
@@ -294,6 +293,15 @@ class Simulator:
         return PATIENCE if wake_at is None else PATIENCE + max(timedelta(0), wake_at - now)
 
 
+async def _serve(app: App, runtime: Runtime, stop: asyncio.Event) -> None:
+    async with app.lifespans():
+        runtime.start()
+        try:
+            await stop.wait()
+        finally:
+            await runtime.stop(timedelta(0))
+
+
 class _WatchedStore(MemoryStore):
     """Tells of all that makes work for somebody: commits, and what was put back."""
 
@@ -307,6 +315,12 @@ class _WatchedStore(MemoryStore):
         super().__init__(data, clock=clock)
         self._committed = committed
         self._put_back = put_back
+
+    def cut_off(self) -> None:
+        """Lets go of the data and of who watches: the dead are kept, and need not keep these."""
+        self.data = MemoryData()
+        self._committed = lambda commit: None
+        self._put_back = lambda: None
 
     async def commit(self, commit: Commit) -> Committed:
         result = await super().commit(commit)
@@ -348,7 +362,12 @@ class _Client(Runtime):
 
     async def changed(self, run_id: str, most: float) -> None:
         if not await self._simulator.changed(run_id):
-            raise Stuck(f"Run {run_id} has not changed for {PATIENCE.days} days: answer it, or let it end")
+            raise Stuck(f"Run {run_id} has not changed for {PATIENCE.days} days: {self._awaited(run_id)}")
+
+    def _awaited(self, run_id: str) -> str:
+        stream = self._simulator._data.streams.get(run_id)
+        state = None if stream is None else stream.state()
+        return awaited(state) if isinstance(state, RunState) else "there is no such run"
 
 
 def _requested(effect: Effect, spec: Raw) -> RequestedEffect:

@@ -1,6 +1,8 @@
 """Virtual time, and processes that can be frozen and killed."""
 
 import asyncio
+import gc
+from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -107,7 +109,45 @@ async def test_a_killed_process_does_nothing_any_more() -> None:
     await asyncio.sleep(10)
     assert log == ["tick", "tick"]
     await node.bury()
-    assert log[-1] == "tick cleaned up"
+    assert log == ["tick", "tick", "tick cleaned up"]
+
+
+def test_what_is_sealed_does_not_even_clean_up(caplog: pytest.LogCaptureFixture) -> None:
+    """Not when its loop ends, and not when nobody else knows of it any more."""
+    log: list[str] = []
+
+    async def count() -> AsyncIterator[int]:
+        try:
+            for number in range(99):
+                yield number
+                await asyncio.sleep(1)
+        finally:
+            log.append("the generator cleaned up")
+
+    async def look() -> None:
+        async for number in count():
+            log.append(f"saw {number}")
+
+    async def hold() -> None:
+        """Has a generator in its hands that is not under way."""
+        generator = count()
+        await anext(generator)
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        node = Node("victim")
+        for work in (tick(log, "tick"), look(), hold()):
+            node.spawn(work)
+        await asyncio.sleep(1.5)
+        node.spawn(tick(log, "too late"))
+        node.kill()
+        node.seal()
+        await asyncio.sleep(10)
+
+    run_virtual(main())
+    gc.collect()
+    assert log == ["saw 0", "tick", "saw 1"]
+    assert caplog.records == []
 
 
 @virtual_time

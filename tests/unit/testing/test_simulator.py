@@ -2,6 +2,12 @@
 
 import asyncio
 import doctest
+import gc
+import subprocess
+import sys
+import weakref
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -110,6 +116,109 @@ async def test_a_crash_runs_the_open_step_again_and_no_other() -> None:
     assert calls == ["o-1", "long o-2", "long o-2"]
 
 
+def test_nothing_of_a_dead_worker_ever_runs_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither what it was about to do nor what it would have cleaned up, at the test's end or later."""
+    app = rs.App("desk")
+    done: list[str] = []
+
+    @app.lifespan
+    async def pool() -> AsyncIterator[None]:
+        done.append("open")
+        try:
+            yield
+        finally:
+            done.append("close")
+
+    @app.tool
+    async def charge(order: str) -> str:
+        try:
+            asyncio.get_running_loop().call_later(8, done.append, "called back")
+            await asyncio.sleep(10)
+            done.append("charged")
+        finally:
+            done.append("unlocked")
+        return order
+
+    @app.on()
+    async def pay(run: rs.Run, order: str) -> str:
+        try:
+            return await run.call(charge, order)
+        finally:
+            done.append("handled")
+
+    kept: list[weakref.ref[Simulator]] = []
+
+    @virtual_time
+    async def story() -> None:
+        async with Simulator(app) as sim:
+            handle = await sim.start(pay, "o-1")
+            await sim.advance(seconds=5)
+            await sim.crash()
+            await sim.advance(seconds=5)
+            await asyncio.gather(sim.crash(), sim.crash(down=timedelta(minutes=1)))
+            assert await handle.result() == "o-1"
+        kept.append(weakref.ref(sim))
+
+    story()
+    gc.collect()
+    assert done == ["open", "open", "open", "called back", "charged", "unlocked", "handled", "close"]
+    assert caplog.records == []
+    assert kept[0]() is None, "the dead hold what they need not"
+
+
+def test_what_is_dead_does_not_run_when_the_interpreter_ends() -> None:
+    program = """
+import asyncio, sys, runstone as rs
+from runstone.testing import Simulator, virtual_time
+
+app = rs.App("desk")
+down = False
+
+@app.tool
+async def charge() -> None:
+    if down:
+        return
+    try:
+        await asyncio.sleep(10)
+    finally:
+        sys.stdout.write("unlocked")
+
+@app.on()
+async def pay(run: rs.Run, order: str) -> None:
+    await run.call(charge)
+
+@virtual_time
+async def story() -> None:
+    global down
+    async with Simulator(app) as sim:
+        handle = await sim.start(pay, "o-1")
+        down = True
+        await sim.crash()
+        await handle.result()
+
+story()
+sys.stdout.write("done")
+"""
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("done", "", 0)
+
+
+@virtual_time
+async def test_a_test_may_end_while_its_worker_is_down() -> None:
+    app = build()
+    async with Simulator(app) as sim:
+        await sim.start(app.handlers["slow"], "o-1")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await sim.crash()
+    assert calls == ["long o-1"]
+    async with Simulator(app) as sim:
+        handle = await sim.start(app.handlers["slow"], "o-2")
+        assert await handle.result() == "o-2"
+
+
 @virtual_time
 async def test_a_critical_effect_that_fails_fails_its_run() -> None:
     app = build()
@@ -148,6 +257,84 @@ async def test_waiting_for_what_never_comes_is_an_error() -> None:
             await handle.result()
 
 
+def waiting() -> rs.App:
+    app = rs.App("desk")
+    notice = rs.NotifyUser(user_id="ann", message="hello")
+
+    @app.tool
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    @app.on()
+    async def work(run: rs.Run, what: str) -> None:
+        match what:
+            case "answer":
+                await run.wait("go")
+            case "effect":
+                await run.effect(notice, wait=True)
+            case "both":
+                await run.gather(run.wait("go"), run.effect(notice, wait=True))
+            case "tool":
+                await run.call(hang)
+            case "sleep":
+                await run.sleep(rs.days(3))
+            case "delivery":
+                await run.effect(notice)
+            case "code":
+                await asyncio.Event().wait()
+
+    @app.on(approval=True)
+    async def approved(run: rs.Run, what: str) -> None: ...
+
+    @app.on(concurrency=1)
+    async def alone(run: rs.Run, what: str) -> None:
+        await run.wait("go")
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("handler", "what", "said"),
+    [
+        ("work", "answer", "waits for an answer to 'go': handle.answer('go', …)"),
+        ("work", "effect", "waits for NOTIFY_USER {effect}: sim.deliver or sim.fail it"),
+        ("work", "both", "to 'go': handle.answer('go', …); it waits for NOTIFY_USER {effect}: sim.deliver"),
+        ("work", "tool", "step 'hang#1' has not ended"),
+        ("work", "delivery", "waits for NOTIFY_USER {effect}: sim.deliver or sim.fail it"),
+        ("work", "code", "its handler waits for something that is no step"),
+        ("work", "paused", "it is paused: handle.paused() says why"),
+        ("approved", "approval", "waits for approval: handle.approve()"),
+        ("alone", "lane", "waits for its turn in lane 'alone/alone'"),
+    ],
+)
+@virtual_time
+async def test_who_waits_in_vain_is_told_for_what(handler: str, what: str, said: str) -> None:
+    app = waiting()
+    async with Simulator(app) as sim:
+        if what == "lane":
+            await sim.start(app.handlers[handler], "first")
+        handle = await sim.start(app.handlers[handler], "answer" if what == "paused" else what)
+        if what == "paused":
+            await handle.pause()
+        with pytest.raises(Stuck, match="has not changed for 400 days") as raised:
+            async for _ in handle.events(follow=True):
+                pass
+        assert said.format(effect="".join(effect.id for effect in sim.effects)) in str(raised.value)
+
+
+@virtual_time
+async def test_a_sleep_is_told_by_its_end() -> None:
+    """Nobody waits for one in vain, unless the clock is set back."""
+    app = waiting()
+    async with Simulator(app, start=datetime(2030, 1, 1, tzinfo=UTC)) as sim:
+        handle = await sim.start(app.handlers["work"], "sleep")
+        waiter = asyncio.ensure_future(handle.result())
+        await sim.settle()
+        sim.clock.jump(timedelta(days=-4000))
+        with pytest.raises(Stuck, match="it sleeps until 2030-01-04 00:00:00"):
+            await waiter
+
+
 @virtual_time
 async def record(folder: Path) -> None:
     app = build()
@@ -166,6 +353,74 @@ def test_histories_replay_on_the_same_code_and_carry_nothing_out(tmp_path: Path)
     calls.clear()
     assert assert_replays(build(version="2"), tmp_path) == 3
     assert calls == []
+
+
+def recorded(folder: Path, answer: str, *, handler: str = "refund") -> None:
+    @virtual_time
+    async def story() -> None:
+        app = build()
+        async with Simulator(app) as sim:
+            handle = await sim.start(app.handlers[handler], "o-1")
+            await handle.answer("approval", answer)
+            assert await handle.result() is not None
+            sim.record(folder)
+
+    story()
+
+
+def test_each_history_has_a_file_of_its_own_and_the_same_one_always_the_same(tmp_path: Path) -> None:
+    """The first run of each test has the same ids: these tell no histories apart."""
+    recorded(tmp_path, "granted")
+    recorded(tmp_path, "refused")
+    recorded(tmp_path, "granted", handler="slow")
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert [name.partition("-")[0] for name in names] == ["refund", "refund", "slow"]
+    recorded(tmp_path, "granted")
+    assert sorted(file.name for file in tmp_path.iterdir()) == names
+    assert assert_replays(build(), tmp_path) == 3
+
+
+def test_a_file_that_holds_something_else_is_not_written_over(tmp_path: Path) -> None:
+    recorded(tmp_path, "granted")
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(b"mine")
+    with pytest.raises(rs.RunstoneError, match="holds another history"):
+        recorded(tmp_path, "granted")
+    assert file.read_bytes() == b"mine"
+
+
+def test_any_name_of_a_handler_makes_a_name_of_a_file(tmp_path: Path) -> None:
+    app = rs.App("desk")
+
+    @app.on(name=f"refund: *\\new*\n{'é' * 300}")
+    async def refund(run: rs.Run, order: str) -> str:
+        return order
+
+    @virtual_time
+    async def story() -> None:
+        async with Simulator(app) as sim:
+            await (await sim.start(refund, "o-1")).result()
+            sim.record(tmp_path / "golden")
+
+    story()
+    (file,) = (tmp_path / "golden").iterdir()
+    assert file.name.startswith("refund_new_-")
+    assert assert_replays(app, tmp_path / "golden") == 1
+
+
+def test_replaying_no_histories_proves_nothing_and_fails(tmp_path: Path) -> None:
+    @virtual_time
+    async def nothing_happens() -> None:
+        async with Simulator(build()) as sim:
+            sim.record(tmp_path / "empty")
+
+    nothing_happens()
+    with pytest.raises(
+        rs.RunstoneError, match=r"no histories of runs in .*empty: record some with sim\.record"
+    ):
+        assert_replays(build(), tmp_path / "empty")
+    with pytest.raises(rs.RunstoneError, match=r"There is no .*missing: record histories there with"):
+        assert_replays(build(), tmp_path / "missing")
 
 
 def crawler(*, step: int = 1, skips: int | None = None) -> rs.App:

@@ -454,5 +454,6 @@ class ScheduleSuite(Suite):
             await put(scene, at, name=name, task="lost")
         await put(scene, now, name="c")
         lost, other = (await scene.store.vitals()).unfired
-        assert (lost.task, lost.count, lost.since, lost.example) == ("lost", 2, now - HOUR, "a")
+        assert (lost.task, lost.count, lost.since, lost.example) == ("lost", 2, now - HOUR, "b")
+        assert lost.tenant_id == scene.tenant_id
         assert (other.task, other.count) == (TASK, 1)
