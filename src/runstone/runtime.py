@@ -75,6 +75,10 @@ class Runtime:
     ) -> None:
         budget = write_budget(write_latency_budget_ms, fail_open, never_fail_open)
         self.store = store
+        self._services = {service.effect_type: service for service in services}
+        check_sees_all = getattr(store, "check_sees_all", None)
+        if check_sees_all is not None and (worker or self._services):
+            check_sees_all()  # who sees nothing would look for work for ever
         # A store that processes share has a clock that they agree on, and a bell that all of them hear.
         self.clock: Clock = clock or getattr(store, "clock", None) or SystemClock()
         self.bell: Bell = getattr(store, "bell", None) or Bell()
@@ -90,7 +94,6 @@ class Runtime:
         self.broken = asyncio.Event()
         """A part has ended that nobody told to: an error of ours, which `stop` raises."""
         name = worker_id or f"{socket.gethostname()}:{os.getpid()}:{self.new_id()}"
-        self._services = {service.effect_type: service for service in services}
         self.dispatcher: Dispatcher | None = None
         if self._services:
             self.dispatcher = Dispatcher(
@@ -276,7 +279,8 @@ def write_options() -> dict[str, Any]:
 
 async def open_store(location: str | None = None) -> Store:
     """The store that is named here, or by the settings."""
-    return await open_as_set(load_settings(store=location, environment=os.environ, folder=Path.cwd()))
+    settings = load_settings(store=location, environment=os.environ, folder=Path.cwd())
+    return await open_as_set(settings, api=True)
 
 
 async def open_folders(settings: Settings) -> FolderStore:
@@ -285,8 +289,11 @@ async def open_folders(settings: Settings) -> FolderStore:
     return await FolderStore.open(settings.folder)
 
 
-async def open_as_set(settings: Settings) -> Store:
-    """The store of these settings: a file, or a database with what it takes to talk to it."""
+async def open_as_set(settings: Settings, *, api: bool = False) -> Store:
+    """The store of these settings: a file, or a database with what it takes to talk to it.
+
+    With `api` a member of `runstone_api` may open it too, and can use no more than `connection=` of it.
+    """
     if settings.folder is not None:
         raise SettingsInvalid(
             f"The store {settings.place} (from {settings.store.origin}) is a folder of runs, which has no "
@@ -297,7 +304,7 @@ async def open_as_set(settings: Settings) -> Store:
         return await SqliteStore.open(settings.store_path)
     with needs_driver(settings):
         from runstone.stores.postgres import PostgresStore
-    return await PostgresStore.open(settings.database_url, unsafe=settings.unsafe)
+    return await PostgresStore.open(settings.database_url, unsafe=settings.unsafe, api=api)
 
 
 @contextmanager

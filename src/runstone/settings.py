@@ -5,6 +5,7 @@ Where the store is, how long writing to it may take, how effects go out, and how
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ _SQLITE: Final = "sqlite:///"
 _FOLDER: Final = "folder:"
 _POSTGRES: Final = ("postgres", "postgresql")
 _EXAMPLE: Final = "postgresql://user@host/database"
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]+)(?::([0-9]{1,5})?)?")
 
 
 @dataclass(frozen=True)
@@ -349,12 +351,28 @@ def _database(store: Setting) -> str | None:
     if not found or scheme.split("+")[0].lower() not in _POSTGRES:
         return None
     url = f"postgresql://{rest}"
-    try:
-        urlsplit(url)
-    except ValueError as error:
+    if not _is_url(url):
         named = _named(Setting("postgresql://…", store.origin))
-        raise SettingsInvalid(f"{named} is no URL: write {_EXAMPLE}") from error
+        raise SettingsInvalid(
+            f"{named} is no URL: write {_EXAMPLE}, and percent-encode / # ? @ : in the password, / as %2F"
+        )
     return url
+
+
+def _is_url(url: str) -> bool:
+    """Whether its parts are where they seem to be: what stands in a password as it is would end it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    _, _, hosts = parts.netloc.rpartition("@")
+    alone = "@" not in parts.path + parts.query and "#" not in url and parts.netloc.count("@") <= 1
+    return alone and (not hosts or all(map(_is_host, hosts.split(","))))
+
+
+def _is_host(host: str) -> bool:
+    found = _HOST.fullmatch(host)
+    return found is not None and int(found[1] or 1) in range(1, 65536)
 
 
 def _path(store: Setting) -> Path:

@@ -215,6 +215,38 @@ def postgres_engine_url(postgres: Server, postgres_url: str, postgres_engine: st
     return postgres.url(urlsplit(postgres_url).path[1:], user=f"{postgres_engine}:{postgres_engine}")
 
 
+class Logins:
+    """Logins with the same database in mind: members of one of the roles, or of none."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._names: dict[str, str] = {}
+
+    def name(self, right: str) -> str:
+        """A login that has this right and no other, such as `IN ROLE runstone_api`."""
+        if right not in self._names:
+            name = _name("login")
+            self._server.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{name}' {right}")
+            self._names[right] = name
+        return self._names[right]
+
+    def url(self, database: str, right: str) -> str:
+        name = self.name(right)
+        return self._server.url(urlsplit(database).path[1:], user=f"{name}:{name}")
+
+    def drop(self) -> None:
+        for name in self._names.values():
+            self._server.execute(f"DROP ROLE {name}")
+
+
+@pytest.fixture(scope="session")
+def postgres_logins(postgres: Server, postgres_template: str) -> Iterator[Logins]:
+    """Logins of all kinds; the template has made the roles."""
+    logins = Logins(postgres)
+    yield logins
+    logins.drop()
+
+
 @pytest.fixture
 def postgres_older_url(postgres_older_database: Database) -> str:
     """The same on the older server."""

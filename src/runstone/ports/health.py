@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
 import msgspec
+
+from runstone.core.ids import DEFAULT_TENANT
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +34,20 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None = None
     example: str | None = None
     """The one that has been due longest."""
+    tenant_id: str = DEFAULT_TENANT
+    """Whose the example is; of the others nothing is said, here and below."""
+
+
+class DueRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of one handler, at one version of its code, that are due and that nobody has taken."""
+
+    handler: str
+    version: str
+    count: int
+    since: datetime
+    example: str
+    """The one that has been due longest."""
+    tenant_id: str = DEFAULT_TENANT
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +56,7 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     count: int
     example: str
+    tenant_id: str = DEFAULT_TENANT
 
 
 class Unfired(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +66,8 @@ class Unfired(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     since: datetime
     example: str
-    """The name of one."""
+    """The name of the one that has been due longest."""
+    tenant_id: str = DEFAULT_TENANT
 
 
 class Vitals(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,12 +78,15 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     latest: datetime | None
     """When the newest event in it was persisted."""
     lost_workers: tuple[LostWorker, ...] = ()
-    due_runs: Backlog = Backlog()
+    due_runs: tuple[DueRuns, ...] = ()
     due_effects: Backlog = Backlog()
-    dead_letters: int = 0
-    unknown_effects: int = 0
+    dead_letters: Mapping[str, int] = {}
+    """How many effects are, by tenant; only tenants that have some."""
+    unknown_effects: Mapping[str, int] = {}
     paused: tuple[Stuck, ...] = ()
     unfired: tuple[Unfired, ...] = ()
+    tenants: Mapping[str, int] = {}
+    """How many runs each tenant has that has any."""
 
 
 class Health(Protocol):

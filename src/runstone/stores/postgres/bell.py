@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from runstone.errors import RunstoneError
@@ -28,6 +29,8 @@ LONGEST: Final = 10.0
 """Seconds that the server may take for a notice; then the connection is taken for lost."""
 LOOK_AFTER: Final = 30.0
 """Seconds of silence after which a listener asks whether there still is somebody."""
+PARTING: Final = 2.0
+"""Seconds that a bell which is stopped has for what was rung: a process may live for one ring only."""
 
 _SQL: Final = statements("postgres")
 
@@ -40,6 +43,9 @@ class PostgresBell(Bell):
         self._open = open_connection
         self._rung: dict[str, None] = {}
         self._pressed = asyncio.Event()
+        self._told = asyncio.Event()
+        """Whatever was rung is on its way, or nobody can be told."""
+        self._told.set()
         self._own: int | None = None
         """The process of the connection that rings: what it says was heard here before."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -49,6 +55,9 @@ class PostgresBell(Bell):
             self._tasks = [asyncio.ensure_future(self._listen()), asyncio.ensure_future(self._send())]
 
     async def stop(self) -> None:
+        if self._tasks:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), PARTING)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -58,6 +67,7 @@ class PostgresBell(Bell):
         super().ring(run_id)
         if self._tasks:
             self._rung[run_id] = None
+            self._told.clear()
             self._pressed.set()
 
     async def _send(self) -> None:
@@ -76,8 +86,10 @@ class PostgresBell(Bell):
                             del self._rung[run_id]
                         await connection.execute(_SQL["ring"], " ".join(run_ids), timeout=LONGEST)
                         await asyncio.sleep(EVERY)
+                    self._told.set()
                 except (*DRIVER, RunstoneError):
                     self._rung.clear()
+                    self._told.set()
                     if connection is not None:
                         connection.terminate()
                     await asyncio.sleep(RETRY)

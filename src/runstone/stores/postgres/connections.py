@@ -8,16 +8,18 @@ server than yesterday.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import msgspec
 
 from runstone.errors import StoreClosed, StoreUnusable
-from runstone.stores.postgres.faults import DRIVER, translate
+from runstone.stores.postgres.faults import DRIVER, LOST, translate
 from runstone.stores.sql import statements
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ DURABLE: Final = ("fsync", "full_page_writes", "synchronous_commit")
 """Settings that a server must not have switched off, or what it acknowledges can be lost."""
 
 CONNECT_SECONDS: Final = 10.0
-"""How long it may take to open a connection and to look at the server behind it."""
+"""How long it may take to open a connection to a host and to look at the server behind it."""
 
 KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000}
 """A minute after the other end is gone, without a word, a connection is taken for lost."""
@@ -39,33 +41,54 @@ _SQL: Final = statements("postgres")
 
 
 def shown(dsn: str) -> str:
-    """Where a database is, without user and password: fit for messages."""
+    """Where a database is, without user and password, however they are written: fit for messages."""
+    place = re.split("[?#]", dsn.partition("://")[2].rpartition("@")[2])[0]
+    return f"postgresql://{'localhost' if place[:1] in ('', '/') else ''}{place}"
+
+
+def one_by_one(dsn: str) -> list[str]:
+    """A URL for each of its hosts."""
+    if "," not in dsn:
+        return [dsn]
     parts = urlsplit(dsn)
-    host = parts.hostname or "localhost"
-    return f"postgresql://{host}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    user, at, hosts = parts.netloc.rpartition("@")
+    return [urlunsplit(parts._replace(netloc=f"{user}{at}{host}")) for host in hosts.split(",")]
+
+
+async def connect(dsn: str, **options: Any) -> Connection:
+    """To the first host that answers and is what the URL asks for. Each has its time: the driver would let
+    one that says nothing use up that of all."""
+    *others, last = one_by_one(dsn)
+    for one in others:
+        with suppress(*LOST, asyncpg.CannotConnectNowError):
+            return await asyncpg.connect(one, timeout=CONNECT_SECONDS, **options)
+    return await asyncpg.connect(last, timeout=CONNECT_SECONDS, **options)
 
 
 class Opener:
     """Opens connections to one database, and refuses servers that would lose what they acknowledge."""
 
-    def __init__(self, dsn: str, unsafe: Collection[str] = ()) -> None:
+    def __init__(self, dsn: str, unsafe: Collection[str] = (), api: bool = False) -> None:
         unknown = sorted(set(unsafe) - set(DURABLE))
         if unknown:
             raise ValueError(f"{unknown[0]!r} is not among {', '.join(DURABLE)}")
         self.where = shown(dsn)
         self._dsn = dsn
         self._unsafe = frozenset(unsafe)
+        self._api = api
+        """Whether a user may come who sees no more than the tenant of a transaction."""
         self.epoch = 0
         """The feed's epoch, as the connection that was opened last has found it."""
+        self.login: Login | None = None
+        """Whose connection that was."""
 
     async def open(self) -> Connection:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with asyncio.timeout(CONNECT_SECONDS * len(one_by_one(self._dsn))):
             return await self._opened()
 
     async def _opened(self) -> Connection:
-        connection = await asyncpg.connect(
+        connection = await connect(
             self._dsn,
-            timeout=CONNECT_SECONDS,
             statement_cache_size=128,
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
@@ -99,7 +122,38 @@ class Opener:
                 )
         if not found["migrated"]:
             raise StoreUnusable(f"{self.where} has no schema of Runstone's: run `runstone db migrate`")
+        self.login = await login(connection)
+        if not (self._api and self.login.sees_one):
+            self.check_sees_all()
         self.epoch = await connection.fetchval(_SQL["epoch"])
+
+    def check_sees_all(self) -> None:
+        """Refuses who would take a store for empty that is not (§TEN-28)."""
+        if self.login is not None and not self.login.sees_all:
+            raise StoreUnusable(f"{self.where}: {self.login.refusal}")
+
+
+class Login(msgspec.Struct, frozen=True):
+    """The user of a connection, and how much row-level security shows to it."""
+
+    name: str
+    sees_all: bool
+    sees_one: bool
+    """The tenant that a transaction has set, as a member of `runstone_api`."""
+
+    @property
+    def refusal(self) -> str:
+        otherwise = "; as it is, it can only start and send with `connection=`" if self.sees_one else ""
+        return (
+            f"{self.name} is no member of runstone_engine and would see nothing: "
+            f'GRANT runstone_engine TO "{self.name}"{otherwise}'
+        )
+
+
+async def login(connection: Connection) -> Login:
+    found = await connection.fetchrow(_SQL["login"])
+    assert found is not None, "everybody is somebody"
+    return Login(*found)
 
 
 def _keep_alive(connection: Connection) -> None:

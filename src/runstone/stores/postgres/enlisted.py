@@ -114,17 +114,17 @@ class Promises:
             await asyncio.sleep(self._pause)
             self._pause = min(LOOK_AT_MOST, 2 * self._pause)
             try:
-                ended = await self._read(_ended, list(self._runs))
+                over = await self._read(ended, list(self._runs))
             except RunstoneError:
                 self._runs.clear()
                 return
-            for transaction, committed in ended:
+            for transaction, committed in over:
                 for run_id in self._runs.pop(transaction):
                     if committed:
                         self._bell.ring(run_id)
 
 
-async def _ended(connection: Connection, transactions: Sequence[str]) -> list[tuple[str, bool]]:
+async def ended(connection: Connection, transactions: Sequence[str]) -> list[tuple[str, bool]]:
     """Those of these transactions that have ended, and whether by a commit."""
     rows = await connection.fetch(_SQL["ended_transactions"], transactions)
     return [(row["id"], row["status"] == "committed") for row in rows]

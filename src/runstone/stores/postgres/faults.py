@@ -60,6 +60,28 @@ _BY_CLASS: Final = {
     "57": Kind.OUTAGE,
 }
 
+_URL: Final = "--store, RUNSTONE_STORE, DATABASE_URL or runstone.toml, as `runstone db status` shows"
+_POOLED: Final = ("42P05", "26000")
+_POOL: Final = (
+    "This is a pool in transaction mode, which keeps no prepared statements: "
+    "connect to the server itself or to a pool in session mode"
+)
+_NO_TLS: Final = "The server offers no TLS: switch ssl on there, or drop sslmode=require"
+_WHY_READ_ONLY: Final = (
+    "Either this server is a standby: connect to the primary, or say target_session_attrs=primary in a URL "
+    "with several hosts. Or default_transaction_read_only is on for this user or database: switch it off"
+)
+_ADVICE: Final = {
+    "28P01": f"That is the user in the store's URL (from {_URL}): put user and password right there",
+    "28000": f"Check the user in the store's URL (from {_URL}), and pg_hba.conf of the server",
+    "3D000": "Create it: createdb --encoding=UTF8 --template=template0 {database}",
+    "53300": "Raise max_connections, or the CONNECTION LIMIT of the user or the database: "
+    "a process that works takes up to 10",
+    "57014": "If it took too long: ALTER ROLE … SET statement_timeout = 0 for Runstone's logins",
+    **dict.fromkeys(_POOLED, _POOL),
+}
+"""What to do about a SQLSTATE, where its class says too little."""
+
 
 def classify(error: BaseException) -> Kind:
     """What to do about an error of the driver's."""
@@ -102,14 +124,17 @@ def _translated(error: BaseException, where: str, written: bool) -> StoreError:
     if written and leaves_open(error):
         return OutcomeUnknown(f"{said}. It is unknown whether this was written: submit the same again")
     if not isinstance(error, asyncpg.PostgresError):
-        return StoreUnusable(f"{said}. Check that the server runs and can be reached")
+        no_tls = "rejected SSL upgrade" in said
+        return StoreUnusable(
+            f"{said}. {_NO_TLS if no_tls else 'Check that the server runs and can be reached'}"
+        )
     state = error.sqlstate or ""
     if state == _UNIQUE:
         return DuplicateKey(_taken(error))
     if state == _DISK_FULL:
         return StoreFull(f"{said}. Free some space; nothing that was acknowledged is lost")
     if state == _READ_ONLY:
-        return StoreReadOnly(f"{said}. This server is a standby: connect to the primary")
+        return StoreReadOnly(f"{said}. {_WHY_READ_ONLY}")
     if state in ("XX001", "XX002"):
         return StoreCorrupt(f"{said}. Restore a backup, or import bundles into a new database")
     if state == "42501":
@@ -119,11 +144,18 @@ def _translated(error: BaseException, where: str, written: bool) -> StoreError:
         return CommitRefused(f"The store's own rules refuse this: {_message(error)}")
     if kind is Kind.AGAIN:
         return StoreBusy(f"{said}. Others were in the way, again and again")
+    if state in _ADVICE:
+        return StoreUnusable(f"{said}. {_ADVICE[state].format(database=where.rpartition('/')[2])}")
     return StoreUnusable(f"{said} (SQLSTATE {state or 'unknown'})")
 
 
 def _message(error: BaseException) -> str:
-    return str(error).strip() or type(error).__name__
+    said = str(error).strip()
+    if (
+        getattr(error, "sqlstate", None) in _POOLED
+    ):  # the driver's own advice is for who can set it up otherwise
+        said = said.partition("\n")[0]
+    return said or type(error).__name__
 
 
 def _taken(error: asyncpg.PostgresError) -> str:

@@ -28,6 +28,8 @@ PATIENCE: Final = 0.25
 """How many seconds a page may wait for transactions that are about to end."""
 
 _PAUSE: Final = 0.002
+_HIDDEN: Final = "<insufficient privilege>"
+"""What the server shows of somebody else's process."""
 
 
 class FeedHolder(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +40,12 @@ class FeedHolder(msgspec.Struct, frozen=True, kw_only=True):
     state: str | None
     query: str | None
     since: datetime | None
+
+    @property
+    def doing(self) -> str:
+        if self.state is None and self.query is None:
+            return "grant pg_read_all_stats to see whose it is"
+        return f"{self.state}: {self.query}"
 
 
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +63,7 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
         if self.held_since is None or (now - self.held_since).total_seconds() < after_seconds:
             return None
         who = f"process {self.holder.pid}" if self.holder and self.holder.pid else "a prepared transaction"
-        doing = f" ({self.holder.state}: {self.holder.query})" if self.holder and self.holder.query else ""
+        doing = f" ({self.holder.doing})" if self.holder and self.holder.pid else ""
         return (
             f"FEED_STALLED: {self.held_events} events wait since {self.held_since:%H:%M:%S} for {who}{doing}"
         )
@@ -149,7 +157,7 @@ async def status(connection: Connection) -> FeedStatus:
             pid=row["pid"],
             application=row["application_name"],
             state=row["state"],
-            query=row["query"],
+            query=None if row["query"] == _HIDDEN else row["query"],
             since=row["xact_start"],
         )
     return FeedStatus(

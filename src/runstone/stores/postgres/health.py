@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
-from runstone.stores.postgres import feed
+from runstone.ports.health import Backlog, DueRuns, LostWorker, Problem, Stuck, Unfired, Vitals
+from runstone.stores.postgres import feed, maintenance
 from runstone.stores.postgres.connections import DURABLE, Connection
 from runstone.stores.sql import migrations, statements
 
@@ -32,24 +32,37 @@ async def vitals(connection: Connection, now: datetime) -> Vitals:
             LostWorker(worker_id=owner, lease_until=until, runs=runs)
             for owner, until, runs in await connection.fetch(_SQL["lost_workers"], now)
         ),
-        due_runs=await _backlog(connection, "due_runs", now),
-        due_effects=await _backlog(connection, "due_effects", now),
-        dead_letters=row["dead_letters"],
-        unknown_effects=row["unknown_effects"],
+        due_runs=tuple(
+            DueRuns(
+                handler=handler, version=version, count=count, since=since, example=run_id, tenant_id=owner
+            )
+            for handler, version, count, since, run_id, owner in await connection.fetch(_SQL["due_runs"], now)
+        ),
+        due_effects=await _backlog(connection, now),
+        dead_letters=await _by_tenant(connection, "effects_by_tenant", "DEAD_LETTER"),
+        unknown_effects=await _by_tenant(connection, "effects_by_tenant", "UNKNOWN"),
         paused=tuple(
-            Stuck(reason=reason, count=count, example=example)
-            for reason, count, example in await connection.fetch(_SQL["paused"])
+            Stuck(reason=reason, count=count, example=example, tenant_id=owner)
+            for reason, count, example, owner in await connection.fetch(_SQL["paused"])
         ),
         unfired=tuple(
-            Unfired(task=task, count=count, since=since, example=name)
-            for task, count, since, name in await connection.fetch(_SQL["unfired"], now)
+            Unfired(task=task, count=count, since=since, example=name, tenant_id=owner)
+            for task, count, since, name, owner in await connection.fetch(_SQL["unfired"], now)
         ),
+        tenants=await _by_tenant(connection, "runs_by_tenant"),
     )
 
 
-async def _backlog(connection: Connection, name: str, now: datetime) -> Backlog:
-    count, since, example = await connection.fetchrow(_SQL[name], now) or (0, None, None)
-    return Backlog(count=count, since=since, example=example)
+async def _by_tenant(connection: Connection, statement: str, *status: str) -> dict[str, int]:
+    return {row[0]: row[1] for row in await connection.fetch(_SQL[statement], *status)}
+
+
+async def _backlog(connection: Connection, now: datetime) -> Backlog:
+    row = await connection.fetchrow(_SQL["due_effects"], now)
+    if row is None or not row[0]:
+        return Backlog()
+    count, since, example, owner = row
+    return Backlog(count=count, since=since, example=example, tenant_id=owner)
 
 
 async def problems(connection: Connection) -> list[Problem]:
@@ -61,6 +74,7 @@ async def problems(connection: Connection) -> list[Problem]:
         *await durability(connection),
         *await crowding(connection),
         *await missing_objects(connection),
+        *await guards(connection),
     ]
 
 
@@ -123,6 +137,14 @@ async def crowding(connection: Connection, share: float = CROWDED) -> Sequence[P
             what=f"{used} of {most} connections are taken",
             remedy="Raise max_connections, run fewer workers, or put a pool such as PgBouncer in between",
         )
+    ]
+
+
+async def guards(connection: Connection) -> Sequence[Problem]:
+    """What was switched off or taken away of all that keeps rows right and tenants apart."""
+    return [
+        Problem(check="guards", what=what, remedy=remedy)
+        for what, remedy in await maintenance.broken_guards(connection)
     ]
 
 

@@ -64,6 +64,10 @@ _DELETE: Final = {struct: _delete_statement(struct, name) for struct, name in TA
 _REPLACE: Final = {struct: _replace_statement(ROWS[struct]) for struct in TABLES}
 _STRAYS: Final = {struct: _of_origin("delete_strays", struct, name) for struct, name in TABLES.items()}
 _ORPHANS: Final = {struct: _of_origin("orphans", struct, name) for struct, name in TABLES.items()}
+_ROLES: Final = (
+    "Restore the roles (`pg_dumpall --roles-only`, CREATE ROLE … NOLOGIN), then the database once more: "
+    "policies, owners and grants that name them were left out"
+)
 _LOCK_HEAD: Final = _SQL["lock_head"].replace("{head_selected}", STREAMS.selected)
 
 
@@ -100,9 +104,19 @@ async def _open_guards(connection: Connection, reason: str) -> None:
     await connection.execute(_SQL["defer_keys"])
 
 
+async def broken_guards(connection: Connection) -> list[tuple[str, str]]:
+    """What was switched off or taken away, and what to do about it; without the roles, the rest follows."""
+    found = [(what, remedy) for what, remedy in await connection.fetch(_SQL["guards"])]
+    if missing := [row[0] for row in await connection.fetch(_SQL["missing_roles"])]:
+        return [*found, (f"role {', '.join(missing)} is missing in this cluster", _ROLES)]
+    for statement in ("tenants_together", "strange_owners", "strange_grants"):
+        found += [(what, remedy) for what, remedy in await connection.fetch(_SQL[statement])]
+    return found
+
+
 async def problems(connection: Connection) -> list[str]:
     """What the store finds wrong with itself below the log."""
-    found = [row[0] for row in await connection.fetch(_SQL["guards"])]
+    found = [what for what, _ in await broken_guards(connection)]
     found += [f"maintenance was left open: {row[0]}" for row in await connection.fetch(_SQL["maintenance"])]
     found += [
         f"stream {row[0]} has events or a head, but not both"

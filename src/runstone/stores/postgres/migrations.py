@@ -6,7 +6,7 @@ the engine's role may not (§TEN-13).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -14,7 +14,7 @@ import asyncpg
 import msgspec
 
 from runstone.errors import StoreTooNew, StoreUnusable
-from runstone.stores.postgres.connections import CONNECT_SECONDS, Connection, shown, translated
+from runstone.stores.postgres.connections import Connection, Login, connect, login, shown, translated
 from runstone.stores.sql import Migration, migrations
 
 LOCK: Final = 0x52554E53
@@ -54,7 +54,7 @@ WHERE nspname = 'runstone' AND pg_get_userbyid(nspowner) = 'runstone_owner'
 async def connected(url: str) -> AsyncIterator[Connection]:
     """A connection that asks nothing of the database: there may be no schema yet."""
     async with translated(shown(url)):
-        connection: Connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS)
+        connection = await connect(url)
         try:
             yield connection
         finally:
@@ -68,24 +68,28 @@ class Server(msgspec.Struct, frozen=True):
     schema_version: int
     behind: int
     size: int
+    login: Login
 
 
 async def describe(connection: Connection) -> Server:
     """The server, and how far its schema is."""
     version, size = await connection.fetchrow(_ABOUT) or ("", 0)
     left = await pending(connection)
-    return Server(version, len(migrations("postgres")) - len(left), len(left), size)
+    return Server(version, len(migrations("postgres")) - len(left), len(left), size, await login(connection))
 
 
-async def migrate(connection: Connection, upto: int | None = None) -> list[Migration]:
+async def migrate(
+    connection: Connection, upto: int | None = None, *, told: Callable[[Migration], None] = lambda _: None
+) -> list[Migration]:
     """Runs what the database has not seen, up to a version; returns what was run.
 
     Whoever waited for the lock looks again at what is left to do. A migration that fails leaves
-    those before it. No lock outlives its transaction, so a pool may stand between.
+    those before it, of which `told` has heard. No lock outlives its transaction, so a pool may stand between.
     """
     done = []
     while (migration := await _migrate_one(connection, upto)) is not None:
         done.append(migration)
+        told(migration)
     return done
 
 
@@ -125,7 +129,11 @@ def _advice(user: str, error: Exception) -> str:
 
 
 async def pending(connection: Connection) -> list[Migration]:
-    """What the database has not seen; refuses one that is newer than we are, or that saw something else."""
+    """What the database has not seen; refuses one that cannot hold every text, is newer than we are, or
+    saw something else."""
+    encoding = await connection.fetchval("SHOW server_encoding")
+    if encoding != "UTF8":
+        raise StoreUnusable(f"This database has the encoding {encoding}: create the database with UTF8")
     known = migrations("postgres")
     seen = await applied(connection)
     if len(seen) > len(known):

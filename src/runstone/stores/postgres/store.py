@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -26,6 +27,7 @@ from runstone.ports.store import (
     FeedPosition,
     Place,
 )
+from runstone.ports.troubles import Troubles
 from runstone.stores.postgres import (
     checkpoints,
     feed,
@@ -41,13 +43,15 @@ from runstone.stores.postgres.appends import Appends
 from runstone.stores.postgres.bell import PostgresBell
 from runstone.stores.postgres.clock import DatabaseClock
 from runstone.stores.postgres.connections import Connection, Opener, Pool, translated
-from runstone.stores.postgres.enlisted import Promises, Transaction
+from runstone.stores.postgres.enlisted import Promises, Transaction, ended
 from runstone.stores.postgres.faults import DRIVER, Kind, classify, pause, translate
 from runstone.stores.postgres.feed import FeedStatus
 from runstone.stores.postgres.writer import ATTEMPT_SECONDS, Writer
 from runstone.stores.queries import SqlQueries
 
 _T = TypeVar("_T")
+
+_log = logging.getLogger("runstone.postgres")
 
 CONNECTIONS: Final = 6
 """Connections for everything but commits."""
@@ -74,6 +78,9 @@ _LONG: Final[frozenset[Callable[..., Any]]] = frozenset(
 )
 """What may take as long as there is much; anything else that takes longer has lost its way to the server."""
 
+_ANYBODYS: Final[frozenset[Callable[..., Any]]] = frozenset({feed.begin_epoch, ended})
+"""What is asked for a transaction of the caller's, and shows no tenant's rows."""
+
 
 class PostgresStore(SqlQueries):
     """A store in one database. Open it with `PostgresStore.open`, close it with `close`."""
@@ -87,12 +94,14 @@ class PostgresStore(SqlQueries):
         self.clock = clock
         self.bell = PostgresBell(opener.open)
         """Rings in every process that has started its own; the runtime starts and stops it."""
+        self._opener = opener
         self._patience = patience.total_seconds()
         self._pool = Pool(opener.open, CONNECTIONS)
         self._writer = Writer(opener.open, opener.where, clock.now, patience=self._patience)
         self._appends = Appends(self._read, self.commit)
         self._claims = leases.Claims()
         self._promises = Promises(self._read, self.bell)
+        self._told = Troubles(_log)
         self._closed = False
         forks.opened(self)
 
@@ -104,13 +113,16 @@ class PostgresStore(SqlQueries):
         clock: Clock | None = None,
         unsafe: Collection[str] = (),
         patience: timedelta = PATIENCE,
+        api: bool = False,
     ) -> PostgresStore:
         """Opens a migrated database. A server that would lose what it acknowledges is refused.
 
         `unsafe` names the settings (`fsync`, `full_page_writes`, `synchronous_commit`) that may be off
         all the same, because nobody will miss the data. Without a clock the server's is followed.
+        A user who would not see every tenant is refused; with `api`, one who is in `runstone_api` is not,
+        and has a store that answers and writes only within transactions of the caller's.
         """
-        opener = Opener(dsn, unsafe)
+        opener = Opener(dsn, unsafe, api)
         clock = clock or DatabaseClock()
         store = cls(opener, clock, patience)
         try:
@@ -140,6 +152,10 @@ class PostgresStore(SqlQueries):
         await self._pool.close()
         forks.closed(self)
 
+    def check_sees_all(self) -> None:
+        """Refuses to work for who sees no more than the tenant of a transaction (§TEN-28)."""
+        self._opener.check_sees_all()
+
     def forsake(self) -> None:
         self._closed = True
         self._writer.forsake()
@@ -152,6 +168,7 @@ class PostgresStore(SqlQueries):
     # Host
 
     def commit(self, commit: Commit) -> Awaitable[Committed]:
+        self.check_sees_all()
         return self._writer.commit(commit)
 
     async def load_many(self, places: Sequence[Place]) -> Sequence[Stream | None]:
@@ -260,6 +277,8 @@ class PostgresStore(SqlQueries):
         return await self._ask(query, arguments, twice=False)
 
     async def _ask(self, query: Callable[..., Awaitable[_T]], arguments: Sequence[Any], *, twice: bool) -> _T:
+        if query not in _ANYBODYS:
+            self.check_sees_all()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience
         attempt = 0
@@ -277,8 +296,11 @@ class PostgresStore(SqlQueries):
                 kind = classify(error)
                 blocked = kind in (Kind.AGAIN, Kind.BLOCKED)
                 again = blocked or (kind is Kind.OUTAGE and (twice or not sent))
+                refused = translate(error, self.where, written=sent and not twice)
                 if not again or loop.time() >= deadline:
-                    raise translate(error, self.where, written=sent and not twice) from error
+                    raise refused from error
+                if not blocked:
+                    self._told.warn(f"asks again for up to {self._patience:g} s: {refused}")
             await asyncio.sleep(pause(attempt, kind))
 
 

@@ -13,6 +13,7 @@ done, event for event. To look without a lock would prove nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -21,6 +22,7 @@ from typing import Any, Final
 from runstone.core.commit import Commit
 from runstone.errors import CommitRefused, OutcomeUnknown, StoreClosed
 from runstone.ports.store import Committed
+from runstone.ports.troubles import Troubles
 from runstone.stores.postgres import commits
 from runstone.stores.postgres.connections import Connection, Link
 from runstone.stores.postgres.faults import DRIVER, Kind, classify, leaves_open, pause, translate
@@ -44,6 +46,8 @@ statements cost the server more than one; and what is under way for longer may w
 
 ATTEMPT_SECONDS: Final = 10.0
 """How long one submission may take before its connection is given up."""
+
+_log = logging.getLogger("runstone.postgres")
 
 _DONE: Final = Committed()
 _REPEATED: Final = Committed(repeated=True)
@@ -98,6 +102,7 @@ class Writer:
         """How many commits the server is working on."""
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._told = Troubles(_log)
         self._closed = False
         self.batches = 0
         """How many statements were submitted: for tests and curious people."""
@@ -285,8 +290,11 @@ class Writer:
                 if sent and leaves_open(error):
                     for work in batch:
                         work.unsure = True
+                refused = translate(error, self._where)
                 if loop.time() >= deadline:
-                    raise translate(error, self._where) from error
+                    raise refused from error
+                if kind is Kind.OUTAGE:
+                    self._told.warn(f"cannot write, tries again for up to {self._patience:g} s: {refused}")
             await asyncio.sleep(pause(attempt, kind))
 
     def _unknown(self, error: Exception) -> OutcomeUnknown:

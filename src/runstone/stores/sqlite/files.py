@@ -19,6 +19,11 @@ Turn: TypeAlias = Callable[[], AbstractContextManager[None]]
 """What a writer goes through before it asks for SQLite's lock."""
 
 BUSY_SECONDS: Final = 30.0
+"""How long a writer waits for others before it gives up."""
+
+NOTICE_SECONDS: Final = 2.0
+"""How long it waits before it says so."""
+
 STATEMENTS_KEPT: Final = 256
 CHECKPOINT_PAGES: Final = 4000
 LOG_BYTES: Final = 64 * 1024 * 1024

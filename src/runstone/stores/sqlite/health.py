@@ -14,9 +14,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from runstone.ports.health import Backlog, LostWorker, Problem, Stuck, Unfired, Vitals
+from runstone.ports.health import Backlog, DueRuns, LostWorker, Problem, Stuck, Unfired, Vitals
 from runstone.stores.sql import statements
-from runstone.stores.sqlite.files import LOG_BYTES, is_memory
+from runstone.stores.sqlite.files import LOG_BYTES, is_memory, schema_problems
 from runstone.stores.sqlite.rows import from_micros, to_micros
 
 _SQL: Final = statements("sqlite")
@@ -42,29 +42,43 @@ def vitals(connection: sqlite3.Connection, now: datetime) -> Vitals:
             LostWorker(worker_id=owner, lease_until=None if until is None else from_micros(until), runs=runs)
             for owner, until, runs in connection.execute(_SQL["lost_workers"], at)
         ),
-        due_runs=_backlog(connection.execute(_SQL["due_runs"], at).fetchone()),
+        due_runs=tuple(
+            DueRuns(
+                handler=handler,
+                version=version,
+                count=count,
+                since=from_micros(since),
+                example=run_id,
+                tenant_id=owner,
+            )
+            for handler, version, count, since, run_id, owner in connection.execute(_SQL["due_runs"], at)
+        ),
         due_effects=_backlog(connection.execute(_SQL["due_effects"], at).fetchone()),
-        dead_letters=_effects(connection, "DEAD_LETTER"),
-        unknown_effects=_effects(connection, "UNKNOWN"),
+        dead_letters=dict(connection.execute(_SQL["effects_by_tenant"], {"status": "DEAD_LETTER"})),
+        unknown_effects=dict(connection.execute(_SQL["effects_by_tenant"], {"status": "UNKNOWN"})),
         paused=tuple(
-            Stuck(reason=reason, count=count, example=example)
-            for reason, count, example in connection.execute(_SQL["paused"])
+            Stuck(reason=reason, count=count, example=example, tenant_id=owner)
+            for reason, count, example, owner in connection.execute(_SQL["paused"])
         ),
         unfired=tuple(
-            Unfired(task=task, count=count, since=from_micros(since), example=name)
-            for task, count, since, name in connection.execute(_SQL["unfired"], at)
+            Unfired(task=task, count=count, since=from_micros(since), example=name, tenant_id=owner)
+            for task, count, since, name, owner in connection.execute(_SQL["unfired"], at)
         ),
+        tenants=dict(connection.execute(_SQL["runs_by_tenant"])),
     )
 
 
-def _backlog(row: tuple[int, int | None, str | None]) -> Backlog:
-    count, since, example = row
-    return Backlog(count=count, since=None if since is None else from_micros(since), example=example)
+def _backlog(row: tuple[int, int, str, str]) -> Backlog:
+    count, since, example, owner = row
+    if not count:
+        return Backlog()
+    return Backlog(count=count, since=from_micros(since), example=example, tenant_id=owner)
 
 
-def _effects(connection: sqlite3.Connection, status: str) -> int:
-    count: int = connection.execute(_SQL["effects_of_status"], {"status": status}).fetchone()[0]
-    return count
+def schema(connection: sqlite3.Connection) -> list[Problem]:
+    """How its tables, indexes and triggers differ: no rebuild makes those again."""
+    remedy = "Put it right by hand, as `runstone db migrate --sql --from 0` shows it"
+    return [Problem(check="schema", what=what, remedy=remedy) for what in schema_problems(connection)]
 
 
 def file_problems(path: str) -> list[Problem]:

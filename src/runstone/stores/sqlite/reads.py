@@ -239,10 +239,11 @@ def claims_of(found: str) -> list[EffectClaim]:
         EffectClaim(effect=_effect_behind_claim(row), signal_id=row[2], fence=row[0], claims=row[1])
         for row in rows
     ]
-    return sorted(claims, key=_due)
+    return sorted(claims, key=due)
 
 
-def _due(claim: EffectClaim) -> tuple[datetime, str]:
+def due(claim: EffectClaim) -> tuple[datetime, str]:
+    """Since when it has been due: what claims are sorted by."""
     effect = claim.effect
     return effect.next_retry_at or effect.requested_at, effect.id
 

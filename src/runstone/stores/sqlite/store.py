@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -22,7 +23,7 @@ from runstone.core.rows import Row
 from runstone.core.state import StreamState
 from runstone.core.stream import Stream
 from runstone.core.tombstone import Tombstone
-from runstone.errors import DuplicateKey, StoreClosed, StoreError
+from runstone.errors import DuplicateKey, StoreClosed, StoreCorrupt, StoreError
 from runstone.ports.clock import Clock, SystemClock
 from runstone.ports.health import Problem, Vitals
 from runstone.ports.store import (
@@ -45,6 +46,7 @@ from runstone.stores.sqlite.writer import Writer
 
 _T = TypeVar("_T")
 _SQL: Final = statements("sqlite")
+_LOG: Final = logging.getLogger("runstone.sqlite")
 
 READERS: Final = 4
 STATES_KEPT: Final = 256
@@ -220,7 +222,24 @@ class SqliteStore(SqlQueries):
 
     async def _held(self, worker_id: str, effect_ids: Sequence[str]) -> list[EffectClaim]:
         """Not in the transaction that took them: others wait for its end."""
-        return reads.claims_of(await self._read(reads.find_held, worker_id, effect_ids)) if effect_ids else []
+        if not effect_ids:
+            return []
+        try:
+            return reads.claims_of(await self._read(reads.find_held, worker_id, effect_ids))
+        except StoreCorrupt:
+            if readable := await self._held_one_by_one(worker_id, effect_ids):
+                return readable
+            raise
+
+    async def _held_one_by_one(self, worker_id: str, effect_ids: Sequence[str]) -> list[EffectClaim]:
+        """Those that are whole: what is damaged holds up no other, and stays leased for now (§OUT-79)."""
+        whole: list[EffectClaim] = []
+        for effect_id in effect_ids:
+            try:
+                whole += reads.claims_of(await self._read(reads.find_held, worker_id, [effect_id]))
+            except StoreCorrupt as error:
+                _LOG.error("Effect %s cannot be read, and is not sent: %s", effect_id, error)
+        return sorted(whole, key=reads.due)
 
     async def release_effects(
         self, worker_id: str, effect_ids: Sequence[str], *, until: datetime | None = None
@@ -282,7 +301,7 @@ class SqliteStore(SqlQueries):
         return await self._read(health.vitals, self._clock.now())
 
     async def symptoms(self) -> Sequence[Problem]:
-        return health.file_problems(self.path)
+        return [*health.file_problems(self.path), *await self._read(health.schema)]
 
     # Connections
 

@@ -5,29 +5,33 @@ seconds. Here every writer first takes the turnstile and holds it while it waits
 whoever has just written finds the turnstile taken by the next in line and has to queue behind it.
 Nobody sleeps, and a lone writer pays six system calls.
 
-A process that was stopped, or hangs, while it holds a lock keeps all others out. They give up
+A process that was stopped, or hangs, while it holds a lock keeps all others out. They say so, give up
 after a while and name it: each lock file holds the process id of whoever had it last.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
-from runstone.stores.sqlite.files import BUSY_SECONDS
+from runstone.stores.sqlite.files import BUSY_SECONDS, NOTICE_SECONDS
+
+_log = logging.getLogger("runstone.sqlite")
 
 
 class Turnstile:
     """Two lock files beside the store's, made when they are first needed."""
 
     def __init__(self, store: Path) -> None:
-        self._turn = _Gate(store.with_name(store.name + "-turn"))
-        self._lock = _Gate(store.with_name(store.name + "-lock"))
+        self._store = store
+        self._turn = _Gate(store.with_name(store.name + "-turn"), self._tell)
+        self._lock = _Gate(store.with_name(store.name + "-lock"), self._tell)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
@@ -50,10 +54,20 @@ class Turnstile:
 
     def _reason(self) -> str:
         """Whoever is next in line may wait itself, and not be the one to blame."""
-        said = f"no turn to write within {BUSY_SECONDS:g} s: process {self._lock.holder} had the lock last"
+        said = f"no turn to write within {BUSY_SECONDS:g} s: {self._holders()}"
         if self._turn.holder == str(os.getpid()):
             return f"{said}, and hangs or was stopped"
-        return f"{said}, process {self._turn.holder} is next in line, and one of them hangs or was stopped"
+        return f"{said}, and one of them hangs or was stopped"
+
+    def _holders(self) -> str:
+        said = f"process {self._lock.holder} had the lock last"
+        if self._turn.holder != str(os.getpid()):
+            said += f", process {self._turn.holder} is next in line"
+        return said
+
+    def _tell(self) -> None:
+        with suppress(OSError):  # nobody has written to the file yet
+            _log.warning("%s: waiting for a turn to write: %s", self._store, self._holders())
 
     def close(self) -> None:
         self._turn.close()
@@ -63,8 +77,9 @@ class Turnstile:
 class _Gate:
     """One lock file, which names its holder."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, waiting: Callable[[], None]) -> None:
         self._path = path
+        self._waiting = waiting
         self._file: int | None = None
         self._left_behind: Thread | None = None
 
@@ -109,8 +124,14 @@ class _Gate:
         turn: Future[None] = Future()
         thread = Thread(target=_queue_up, args=(file, turn), name="runstone-sqlite-turn", daemon=True)
         thread.start()
+        notice = min(NOTICE_SECONDS, BUSY_SECONDS)
         try:
-            turn.result(BUSY_SECONDS)
+            turn.result(notice)
+            return
+        except TimeoutError:
+            self._waiting()
+        try:
+            turn.result(BUSY_SECONDS - notice)
         except TimeoutError:
             if turn.cancel():
                 self._left_behind, self._file = thread, None

@@ -12,7 +12,7 @@ import sqlite3
 from contextlib import suppress
 from typing import Final
 
-from runstone.stores.sqlite.files import BUSY_SECONDS, LOG_BYTES
+from runstone.stores.sqlite.files import LOG_BYTES, NOTICE_SECONDS
 
 PATIENCE: Final = 0.1
 """For how many seconds commits wait for readers in each attempt to start a long log anew."""
@@ -51,4 +51,4 @@ class WriteAheadLog:
                 if not busy:
                     break
         finally:
-            self._connection.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
+            self._connection.execute(f"PRAGMA busy_timeout = {NOTICE_SECONDS * 1000:.0f}")

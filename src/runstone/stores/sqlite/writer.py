@@ -13,6 +13,7 @@ take turns more often than every 5 ms, Python's default.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import sys
 import threading
@@ -28,11 +29,12 @@ from runstone.ports.clock import Clock
 from runstone.ports.store import Committed
 from runstone.stores.sqlite.commits import Batch, Outcome, Packed, apply, apply_together
 from runstone.stores.sqlite.faults import is_outage, translate
-from runstone.stores.sqlite.files import Turn
+from runstone.stores.sqlite.files import BUSY_SECONDS, NOTICE_SECONDS, Turn
 from runstone.stores.sqlite.rows import to_micros
 from runstone.stores.sqlite.wal import WriteAheadLog
 
 _T = TypeVar("_T")
+_log = logging.getLogger("runstone.sqlite")
 
 BATCH: Final = 1024
 """The most pieces of work in one transaction."""
@@ -78,6 +80,7 @@ class Writer:
         self._clock = clock
         self._turn = turn
         self._log = WriteAheadLog(connection, path)
+        self._be_patient(NOTICE_SECONDS)
         self._closed = False
         self._guard = threading.Lock()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Work]] = {}
@@ -159,7 +162,7 @@ class Writer:
         try:
             commits = Batch([work.commit for work in batch if work.commit is not None])
             with self._turn():
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._begin()
                 self._apply(batch, commits)
                 committing = True
                 self._connection.execute("COMMIT")
@@ -172,6 +175,24 @@ class Writer:
             else:
                 for work in batch:
                     work.outcome = translate(error, self._path, committing=committing)
+
+    def _begin(self) -> None:
+        """Takes SQLite's lock. Whoever keeps us waiting passed no turnstile, so that nothing names it."""
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return
+        except sqlite3.OperationalError as error:
+            if not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                raise
+        _log.warning("%s: another program holds the file; waiting for up to %g s", self._path, BUSY_SECONDS)
+        self._be_patient(BUSY_SECONDS - NOTICE_SECONDS)
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        finally:
+            self._be_patient(NOTICE_SECONDS)
+
+    def _be_patient(self, seconds: float) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {seconds * 1000:.0f}")
 
     def _roll_back(self) -> None:
         with suppress(sqlite3.Error):  # the transaction may be gone already, which is what is wanted
@@ -194,7 +215,7 @@ class Writer:
             return apply_together(self._connection, batch, now)
         except sqlite3.IntegrityError:
             self._connection.execute("ROLLBACK")
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             return apply(self._connection, batch.commits, now, self._path)
 
     def _execute(self, job: Callable[[sqlite3.Connection], Any]) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from runstone.stores.postgres import PostgresStore
+import pytest
+
+from runstone.stores.postgres import PostgresStore, bell
 from tests.integration.stores.postgres.filled import Connection
 
 
@@ -55,3 +57,20 @@ async def test_a_bell_that_was_not_started_rings_in_its_own_process(store: Postg
     store.bell.listen(here.append)
     store.bell.ring("run")
     assert here == ["run"]
+
+
+async def test_what_was_rung_is_heard_although_the_bell_is_stopped_at_once(
+    store: PostgresStore, other: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that sends one control signal lives no longer than that."""
+    monkeypatch.setattr(bell, "PARTING", 30.0)  # however busy the machine is
+    there: list[str] = []
+    other.bell.listen(there.append)
+    other.bell.start()
+    store.bell.start()
+    await until(lambda: "before" in there, lambda: store.bell.ring("before"))
+    await store.bell.stop()
+    store.bell.start()
+    store.bell.ring("parting")
+    await store.bell.stop()
+    await until(lambda: "parting" in there)

@@ -82,6 +82,23 @@ class TestOpenTransactions:
         await held.rollback()
         assert (await store.feed_status()).held_events == 0
 
+    async def test_of_whom_the_server_says_nothing_one_is_told_why(
+        self, postgres_engine_url: str, connection: Connection
+    ) -> None:
+        """Only its own processes are for the engine's role to see."""
+        async with await PostgresStore.open(postgres_engine_url) as store:
+            held = connection.transaction()
+            await held.start()
+            await connection.execute("SELECT pg_current_xact_id()")
+            await store.commit(received(1))
+            status = await store.feed_status()
+            await held.rollback()
+        assert status.held_since is not None
+        alert = status.alert(status.held_since + timedelta(seconds=11))
+        assert alert is not None
+        who = f"process {connection.get_server_pid()}"
+        assert alert.endswith(f"for {who} (grant pg_read_all_stats to see whose it is)")
+
     async def test_two_processes_write_and_nothing_is_skipped(
         self, store: PostgresStore, other: PostgresStore
     ) -> None:

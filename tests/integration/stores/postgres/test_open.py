@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -14,8 +16,11 @@ from runstone.ports.store import Committed
 from runstone.stores.postgres import PostgresStore
 from runstone.stores.postgres.clock import DatabaseClock
 from runstone.stores.postgres.migrations import migrate
+from runstone.stores.postgres.store import CONNECTIONS
 from tests.integration.stores.postgres.filled import Connection
+from tests.integration.stores.postgres.load import LONG
 from tests.integration.stores.sqlite.scene import received
+from tests.servers.fixtures import Logins
 from tests.servers.postgres import Cluster, Server, binaries
 
 
@@ -109,3 +114,81 @@ async def test_a_forked_child_has_no_store(store: PostgresStore) -> None:
     await store.commit(received(1))
     assert _in_child(store) == 0
     assert await store.commit(received(2)) == Committed()
+
+
+async def refused(url: str) -> str:
+    with pytest.raises(StoreUnusable) as refusal:
+        await PostgresStore.open(url, patience=timedelta(0))
+    assert "secret" not in str(refusal.value)
+    return str(refusal.value)
+
+
+async def test_what_is_wrong_with_a_url_is_told(postgres: Server, postgres_url: str) -> None:
+    """As a real server answers."""
+    nowhere = postgres.url("nodb")
+    assert (await refused(nowhere)).endswith("createdb --encoding=UTF8 --template=template0 nodb")
+    assert "drop sslmode=require" in await refused(f"{postgres_url}?sslmode=require")
+    stranger = postgres.url(user="nobody_of_that_name:secret")
+    assert "the user in the store's URL" in await refused(stranger)
+
+
+async def test_connections_that_run_out_are_told_of(
+    postgres_url: str, postgres_logins: Logins, connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pool has the only one, and the writer gets none: it says so while it tries, and in the end."""
+    right = "IN ROLE runstone_engine CONNECTION LIMIT 1"
+    url = postgres_logins.url(postgres_url, right)
+    async with await PostgresStore.open(url, patience=timedelta(0)) as store:
+        with pytest.raises(StoreUnusable, match=r"too many connections for role.*CONNECTION LIMIT"):
+            await store.commit(received(1))
+    async with await PostgresStore.open(url, patience=LONG) as store:
+        commit = asyncio.ensure_future(store.commit(received(1)))
+        async with asyncio.timeout(60):
+            while "cannot write, tries again" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert "too many connections for role" in caplog.text
+        await connection.execute(f"ALTER ROLE {postgres_logins.name(right)} CONNECTION LIMIT -1")
+        assert await commit == Committed()
+
+
+async def test_a_process_that_works_takes_ten_connections_at_most(
+    postgres_url: str, connection: Connection
+) -> None:
+    """As many as operators are told: for questions, for two writers, for ringing and for listening."""
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'runstone' AND datname = "
+    async with await PostgresStore.open(postgres_url) as store, AsyncExitStack() as lent:
+        for _ in range(CONNECTIONS):
+            await lent.enter_async_context(store._pool.lent())
+        for link in store._writer._links:
+            await link.connection()
+        store.bell.start()
+        store.bell.ring("somebody")
+        async with asyncio.timeout(60):
+            while await connection.fetchval(f"{count}current_database()") != 10:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_a_host_that_says_nothing_does_not_use_up_the_time_of_the_next(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose machine is gone; the driver has one time for all the hosts that it is given."""
+    silent = postgres_url.replace(postgres_url.rpartition("@")[2].partition("/")[0], "silent:1")
+    connect = asyncpg.connect
+
+    async def some_are_silent(dsn: str, **options: Any) -> Any:
+        if dsn == silent:
+            raise TimeoutError
+        assert dsn == postgres_url
+        return await connect(dsn, **options)
+
+    monkeypatch.setattr(asyncpg, "connect", some_are_silent)
+    async with await PostgresStore.open(postgres_url.replace("@", "@silent:1,", 1)) as store:
+        assert store.where.startswith("postgresql://silent:1,")
+        assert await store.count_events() == 0
+
+
+async def test_of_several_hosts_the_primary_can_be_asked_for(postgres_url: str) -> None:
+    twice = postgres_url.replace("@", f"@{postgres_url.rpartition('@')[2].partition('/')[0]},", 1)
+    async with await PostgresStore.open(f"{twice}?target_session_attrs=primary") as store:
+        assert await store.count_events() == 0
+    assert "None of the hosts match" in await refused(f"{twice}?target_session_attrs=standby")

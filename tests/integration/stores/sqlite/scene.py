@@ -120,12 +120,17 @@ def large(size: int) -> Raw:
 
 async def asked_for(store: SqliteStore) -> Effect:
     """An effect that waits to be claimed, the only one of its tenant."""
-    for commit in usual(1):
+    await ask(store, 1)
+    (effect,) = await store.list_effects(TENANT)
+    return effect
+
+
+async def ask(store: SqliteStore, seed: int) -> None:
+    """The usual run, as far as its effect."""
+    for commit in usual(seed):
         await store.commit(commit)
         if any(type(row) is Effect for row in commit.writes[-1].rows):
             break
-    (effect,) = await store.list_effects(TENANT)
-    return effect
 
 
 def event_ids(commit: Commit) -> list[str]:

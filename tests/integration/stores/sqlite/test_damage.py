@@ -74,13 +74,13 @@ LOST = "CAST(x'22000022' AS TEXT)"
 NEVER = str(2**62)
 
 
-def damage(path: Path, table: str, column: str, value: str) -> None:
-    """Gives a column of all rows a value, past all that guards it."""
+def damage(path: Path, table: str, column: str, value: str, where: str = "true") -> None:
+    """Gives a column of these rows a value, past all that guards it."""
     with closing(sqlite3.connect(path)) as connection:
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
             connection.execute(f"DROP TRIGGER {name}")
         connection.execute("PRAGMA ignore_check_constraints = ON")
-        connection.execute(f"UPDATE {table} SET {column} = {value}")
+        connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
         connection.commit()
 
 
@@ -134,6 +134,31 @@ async def test_a_claim_says_what_is_damaged_and_can_be_put_back(
         damage(path, "effects", column, mended)
         (claim,) = await store.claim_effects("w", types=[effect.effect_type], limit=9, lease=scene.LEASE)
         assert claim.claims == 1, "what nobody was told of does not count"
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("value", [NO_TEXT, LOST])
+async def test_a_damaged_effect_holds_up_no_other(
+    value: str, inline: bool, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """§OUT-79: those that are whole are claimed; it stays leased, and is not claimed at once again."""
+    clock = VirtualClock()
+    async with await SqliteStore.open(path) as store:
+        for seed in (1, 2, 3):
+            await scene.ask(store, seed)
+        effects = await store.list_effects(scene.TENANT)
+    first, damaged, last = sorted(effect.id for effect in effects)
+    damage(path, "effects", "effect_spec", value, f"id = '{damaged}'")
+    clock.set(max(effect.requested_at for effect in effects))
+    async with await SqliteStore.open(path, inline=inline, clock=clock) as store:
+        types = [effects[0].effect_type]
+        claims = await store.claim_effects("w", types=types, limit=9, lease=scene.LEASE)
+        assert sorted(claim.effect.id for claim in claims) == [first, last]
+        assert list(claims) == sorted(claims, key=reads.due)
+        assert damaged in caplog.text
+        assert await store.claim_effects("other", types=types, limit=9, lease=scene.LEASE) == []
+        held = await store.extend_effects("w", [first, damaged, last], lease=scene.LEASE)
+        assert sorted(claim.effect.id for claim in held) == [first, last]
 
 
 def test_what_sqlite_says_of_a_number_without_end_is_damage() -> None:

@@ -6,16 +6,17 @@ import asyncio
 import itertools
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from runstone.errors import StoreBusy
-from runstone.stores.sqlite import SqliteStore, turnstile
+from runstone.stores.sqlite import SqliteStore, turnstile, writer
 from runstone.stores.sqlite.turnstile import Turnstile
 from tests.integration.stores.sqlite import scene
 from tests.integration.stores.sqlite.child import SEEDS_APART
@@ -74,7 +75,7 @@ class TestOneThatHangs:
         return lambda: monkeypatch.setattr(turnstile, "BUSY_SECONDS", TIMEOUT)
 
     async def test_the_others_give_up_and_name_it(
-        self, store: SqliteStore, patience: Callable[[], None]
+        self, store: SqliteStore, patience: Callable[[], None], caplog: pytest.LogCaptureFixture
     ) -> None:
         with child("hang_in_a_commit", store.path) as holder:
             assert holder.read() == "holding"
@@ -83,6 +84,9 @@ class TestOneThatHangs:
             async with asyncio.timeout(20):  # without the fixture, they would wait for longer
                 with pytest.raises(StoreBusy, match=said):
                     await store.commit(scene.received(1))
+            assert (
+                f"waiting for a turn to write: process {holder.pid} had the lock last" in caplog.messages[0]
+            )
             with pytest.raises(StoreBusy, match=f"process {holder.pid} "):
                 await store.claim("w", handlers=["h"], code_rank="z", limit=1, lease=scene.LEASE)
             assert await store.count_events() == 0, "readers need no lock"
@@ -136,6 +140,24 @@ class TestOneThatHangs:
             assert holder.read() == "holding"
             async with await SqliteStore.open(store.path) as other:
                 assert await other.count_events() == 1
+
+
+async def test_another_program_is_waited_for_aloud(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It passes no turnstile: it has SQLite's own lock, and a person wonders why nothing happens."""
+    monkeypatch.setattr(writer, "NOTICE_SECONDS", 0.1)
+    async with await SqliteStore.open(path) as store:
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            commit = asyncio.ensure_future(store.commit(scene.received(1)))
+            await asyncio.to_thread(wait_until, lambda: bool(caplog.messages))
+            assert not commit.done()
+            other.execute("ROLLBACK")
+        assert not (await commit).repeated
+        assert not (await store.commit(scene.received(2))).repeated
+    (said,) = caplog.messages
+    assert said == f"{path}: another program holds the file; waiting for up to 30 s"
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

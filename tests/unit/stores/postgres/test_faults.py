@@ -96,6 +96,37 @@ def test_errors_have_the_ports_words(state: str, kind: type[Exception]) -> None:
     assert found.__cause__ is error
 
 
+@pytest.mark.parametrize(
+    ("state", "advice"),
+    [
+        ("28P01", "the user in the store's URL (from --store, RUNSTONE_STORE, DATABASE_URL or runstone.toml"),
+        ("28000", "pg_hba.conf"),
+        ("3D000", "Create it: createdb --encoding=UTF8 --template=template0 db"),
+        ("53300", "CONNECTION LIMIT"),
+        ("57014", "ALTER ROLE … SET statement_timeout = 0 for Runstone's logins"),
+        ("42P05", "connect to the server itself or to a pool in session mode"),
+        ("26000", "connect to the server itself or to a pool in session mode"),
+        ("25006", "this server is a standby"),
+        ("25006", "default_transaction_read_only is on"),
+    ],
+)
+def test_who_is_told_of_a_trouble_is_told_what_to_do(state: str, advice: str) -> None:
+    assert advice in str(translate(server_error(state), "postgresql://here/db"))
+
+
+def test_what_the_driver_advises_about_pools_is_left_out() -> None:
+    said = str(
+        translate(server_error("42P05", M="it is there already", H="set statement_cache_size"), "here")
+    )
+    assert "it is there already" in said
+    assert "statement_cache_size" not in said
+
+
+def test_a_server_without_tls_is_told_of() -> None:
+    error = ConnectionError('PostgreSQL server at "here:5432" rejected SSL upgrade')
+    assert "drop sslmode=require" in str(translate(error, "here"))
+
+
 def test_a_taken_key_is_quoted() -> None:
     error = server_error("23505", n="runs_by_key", D="Key (tenant_id, key)=(1, daily) already exists.")
     found = translate(error, "here")

@@ -190,7 +190,22 @@ SELECT
     current_setting('fsync') AS fsync,
     current_setting('full_page_writes') AS full_page_writes,
     current_setting('synchronous_commit') AS synchronous_commit,
-    to_regclass('runstone.feed_epochs') IS NOT NULL AS migrated;
+    CASE
+        WHEN to_regnamespace('runstone') IS NULL THEN false
+        WHEN NOT has_schema_privilege(to_regnamespace('runstone')::oid, 'USAGE') THEN true -- a stranger, who cannot look
+        ELSE to_regclass('runstone.feed_epochs') IS NOT NULL
+    END AS migrated;
+
+-- name: login
+-- Who we are. Row-level security shows every tenant to the engine's role and to who stands above it, one tenant of the
+-- transaction's to the api's, and to others nothing, without a word. A role that is not there has no members.
+SELECT
+    rolname::text AS name,
+    rolsuper OR rolbypassrls OR coalesce(pg_has_role(rolname, to_regrole('runstone_engine')::oid, 'USAGE'), false)
+        AS sees_all,
+    coalesce(pg_has_role(rolname, to_regrole('runstone_api')::oid, 'USAGE'), false) AS sees_one
+FROM pg_roles
+WHERE rolname = current_user;
 
 -- name: epoch
 -- The feed's epoch; begins one if this is another cluster, or another timeline, than the last.
@@ -867,18 +882,141 @@ FROM (SELECT id, tenant_id FROM runstone.streams EXCEPT SELECT stream_id, tenant
 SELECT reason FROM runstone.maintenance;
 
 -- name: guards
--- Triggers and foreign keys of ours that are switched off, and constraints that were never checked.
-SELECT format('trigger %s of %s is switched off', tgname, tgrelid::regclass)
+-- Triggers and foreign keys of ours that are switched off, and constraints that were never checked; what to do about
+-- each. Only all triggers together bring back one of the server's own.
+SELECT
+    format('trigger %s of %s is switched off', tgname, tgrelid::regclass),
+    format('ALTER TABLE %s ENABLE TRIGGER %s', tgrelid::regclass, CASE WHEN tgisinternal THEN 'ALL' ELSE tgname END)
+        || '; then see with `runstone verify` what was written meanwhile'
 FROM pg_trigger
 WHERE tgrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'runstone'::regnamespace) AND tgenabled = 'D'
 UNION ALL
-SELECT format('constraint %s of %s was never checked', conname, conrelid::regclass)
+SELECT
+    format('constraint %s of %s was never checked', conname, conrelid::regclass),
+    format('ALTER TABLE %s VALIDATE CONSTRAINT %s', conrelid::regclass, conname)
 FROM pg_constraint
 WHERE connamespace = 'runstone'::regnamespace AND NOT convalidated
 UNION ALL
-SELECT format('index %s is not valid', indexrelid::regclass)
+SELECT format('index %s is not valid', indexrelid::regclass), format('REINDEX INDEX %s', indexrelid::regclass)
 FROM pg_index
 WHERE indrelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'runstone'::regnamespace) AND NOT indisvalid;
+
+-- name: missing_roles
+SELECT name
+FROM unnest(ARRAY['runstone_owner', 'runstone_migrator', 'runstone_engine', 'runstone_api']) AS name
+WHERE to_regrole(name) IS NULL;
+
+-- name: tenants_together
+-- Tables with data of tenants in which the wall between them has a gap, and how to close it. A policy that somebody
+-- made for a role of his own is his affair.
+WITH kept AS (
+    SELECT c.oid AS id, c.oid::regclass AS relation, c.relrowsecurity AS enabled, c.relforcerowsecurity AS forced
+    FROM pg_class AS c
+    JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attname = 'tenant_id' AND NOT a.attisdropped
+    WHERE c.relnamespace = 'runstone'::regnamespace AND c.relkind = 'r'
+), wanted (policy, roles, rule) AS (
+    VALUES
+        ('every_tenant', ARRAY['runstone_engine'], 'true'),
+        ('one_tenant', ARRAY['runstone_api', 'runstone_owner'], '(tenant_id = ( SELECT %tenant()%))')
+), policies AS (
+    SELECT
+        polrelid AS id,
+        polname AS policy,
+        polpermissive AND polcmd = '*' AS whole,
+        polpermissive AS adds,
+        ARRAY(SELECT rolname::text FROM pg_roles WHERE oid = ANY (polroles) ORDER BY 1) AS roles,
+        0 = ANY (polroles) AS for_all,
+        pg_get_expr(polqual, polrelid) AS seen,
+        pg_get_expr(polwithcheck, polrelid) AS written
+    FROM pg_policy
+), gaps AS (
+    SELECT id, 'row-level security is switched off' AS gap FROM kept WHERE NOT enabled
+    UNION ALL
+    SELECT id, 'row-level security is not forced for the owner' FROM kept WHERE NOT forced
+    UNION ALL
+    SELECT k.id, format('policy %s is missing or was changed', w.policy)
+    FROM kept AS k
+    CROSS JOIN wanted AS w
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM policies AS p
+        WHERE p.id = k.id
+            AND p.policy = w.policy
+            AND p.whole
+            AND p.roles = w.roles
+            AND p.seen LIKE w.rule
+            AND p.written LIKE w.rule
+    )
+    UNION ALL
+    SELECT id, format('policy %s is none of ours', policy)
+    FROM policies
+    WHERE adds
+        AND policy NOT IN (SELECT w.policy FROM wanted AS w)
+        AND (for_all OR roles && ARRAY['runstone_api', 'runstone_owner'])
+)
+SELECT
+    format('tenants are not kept apart in %s: %s', k.relation, string_agg(g.gap, ', ' ORDER BY g.gap)),
+    format(
+        'DROP POLICY IF EXISTS every_tenant ON %1$s; DROP POLICY IF EXISTS one_tenant ON %1$s; '
+        'SELECT runstone.keep_tenants_apart(''%1$s''); and drop what is none of ours',
+        k.relation
+    )
+FROM kept AS k
+JOIN gaps AS g ON g.id = k.id
+GROUP BY k.id, k.relation
+ORDER BY k.relation::text;
+
+-- name: strange_owners
+-- What does not belong to the owner whom nobody logs in as.
+SELECT
+    format('%s belongs to %s', oid::regclass, relowner::regrole),
+    format('ALTER TABLE %s OWNER TO runstone_owner', oid::regclass)
+FROM pg_class
+WHERE relnamespace = 'runstone'::regnamespace AND relkind IN ('r', 'v') AND relowner <> to_regrole('runstone_owner')
+UNION ALL
+SELECT
+    format('%s belongs to %s', oid::regprocedure, proowner::regrole),
+    format('ALTER FUNCTION %s OWNER TO runstone_owner', oid::regprocedure)
+FROM pg_proc
+WHERE pronamespace = 'runstone'::regnamespace AND proowner <> to_regrole('runstone_owner')
+ORDER BY 1;
+
+-- name: strange_grants
+-- What the roles of processes may not and need, and what they may and must not: to change the log.
+WITH asked AS (
+    SELECT c.oid AS id, c.oid::regclass AS relation, r.role, p.privilege, w.allowed
+    FROM pg_class AS c
+    CROSS JOIN unnest(ARRAY['runstone_engine', 'runstone_api']) AS r (role)
+    CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE']) AS p (privilege)
+    CROSS JOIN LATERAL (
+        SELECT CASE
+            WHEN p.privilege = 'SELECT' THEN true
+            WHEN c.relname = 'orchestration_events' THEN p.privilege = 'INSERT'
+            WHEN c.relname IN ('run_queue', 'run_checkpoints') AND p.privilege = 'DELETE' THEN true
+            WHEN p.privilege IN ('INSERT', 'UPDATE') AND c.relname <> 'tombstones' THEN true
+        END
+    ) AS w (allowed)
+    WHERE c.relnamespace = 'runstone'::regnamespace
+        AND c.relkind = 'r'
+        AND EXISTS (SELECT 1 FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attname = 'tenant_id')
+), wrong AS (
+    SELECT relation, role, allowed, string_agg(privilege, ', ' ORDER BY privilege) AS privileges
+    FROM asked
+    WHERE has_table_privilege(to_regrole(role), id, privilege) <> allowed
+    GROUP BY relation, role, allowed
+)
+SELECT
+    format('%s may%s %s %s', role, CASE WHEN allowed THEN ' not' ELSE '' END, privileges, relation),
+    CASE
+        WHEN allowed THEN format('GRANT %s ON %s TO %s', privileges, relation, role)
+        ELSE format('REVOKE %s ON %s FROM %s', privileges, relation, role)
+    END
+FROM wrong
+UNION ALL
+SELECT format('%s may not USE the schema runstone', role), format('GRANT USAGE ON SCHEMA runstone TO %s', role)
+FROM unnest(ARRAY['runstone_engine', 'runstone_api']) AS role
+WHERE NOT has_schema_privilege(to_regrole(role), 'runstone'::regnamespace, 'USAGE')
+ORDER BY 1;
 
 -- name: begin_part
 -- In a transaction of somebody else's: what is refused from here on can be undone alone.
@@ -1033,9 +1171,14 @@ SELECT
         FROM runstone.orchestration_events
         ORDER BY transaction_id DESC, sequence_number DESC
         LIMIT 1
-    ) AS latest,
-    (SELECT count(*) FROM runstone.effects WHERE status = 'DEAD_LETTER') AS dead_letters,
-    (SELECT count(*) FROM runstone.effects WHERE status = 'UNKNOWN') AS unknown_effects;
+    ) AS latest;
+
+-- name: effects_by_tenant
+-- How many effects of each tenant have that status.
+SELECT tenant_id::text, count(*) FROM runstone.effects WHERE status = $1 GROUP BY tenant_id ORDER BY tenant_id;
+
+-- name: runs_by_tenant
+SELECT tenant_id::text, count(*) FROM runstone.runs GROUP BY tenant_id ORDER BY tenant_id;
 
 -- name: lost_workers
 -- Workers whose lease is over while they still own runs.
@@ -1047,17 +1190,30 @@ GROUP BY q.owner, w.lease_until
 ORDER BY q.owner;
 
 -- name: due_runs
--- Runs that are due and free, and the one that has been so longest.
-SELECT count(*), min(q.wake_at), (array_agg(q.run_id::text ORDER BY q.wake_at))[1]
+-- Runs that are due and free, by what a worker has to have for them, and of each the one that has been so longest.
+SELECT
+    q.handler,
+    r.orchestrator_version,
+    count(*),
+    min(q.wake_at),
+    (array_agg(q.run_id::text ORDER BY q.wake_at, q.run_id))[1],
+    (array_agg(q.tenant_id::text ORDER BY q.wake_at, q.run_id))[1]
 FROM runstone.run_queue AS q
+JOIN runstone.runs AS r ON r.id = q.run_id AND r.tenant_id = q.tenant_id
 LEFT JOIN runstone.workers AS w ON w.id = q.owner
-WHERE q.wake_at <= $1 AND (q.owner IS NULL OR coalesce(w.lease_until, 'epoch') <= $1);
+WHERE q.wake_at <= $1 AND (q.owner IS NULL OR coalesce(w.lease_until, 'epoch') <= $1)
+GROUP BY q.handler, r.orchestrator_version
+ORDER BY q.handler, r.orchestrator_version;
 
 -- name: due_effects
--- The same for the outbox.
-SELECT count(*), min(due_at), (array_agg(id::text ORDER BY due_at))[1]
+-- Effects that are due and free, and the one that has been so longest.
+SELECT
+    count(*),
+    min(due_at),
+    (array_agg(id::text ORDER BY due_at, id))[1],
+    (array_agg(tenant_id::text ORDER BY due_at, id))[1]
 FROM (
-    SELECT id, greatest(coalesce(next_retry_at, created_at), held_until) AS due_at
+    SELECT id, tenant_id, greatest(coalesce(next_retry_at, created_at), held_until) AS due_at
     FROM runstone.outbox_events
     WHERE status IN ('PENDING', 'FAILED', 'PROCESSING')
 ) AS o
@@ -1065,9 +1221,9 @@ WHERE due_at <= $1;
 
 -- name: paused
 -- Why runs are paused, how many for each reason, and one of them.
-SELECT reason, count(*), (array_agg(id::text ORDER BY id))[1]
+SELECT reason, count(*), (array_agg(id::text ORDER BY id))[1], (array_agg(tenant_id::text ORDER BY id))[1]
 FROM (
-    SELECT r.id, (
+    SELECT r.id, r.tenant_id, (
         SELECT e.event_data ->> 'reason'
         FROM runstone.orchestration_events AS e
         WHERE e.stream_id = r.id AND e.event_type = 'RUN_PAUSED'
@@ -1081,8 +1237,13 @@ GROUP BY reason
 ORDER BY reason COLLATE "C";
 
 -- name: unfired
--- Schedules that are due and that nobody has fired, by their task, and one of each.
-SELECT task, count(*), min(next_at), min(name)
+-- Schedules that are due and that nobody has fired, by their task, and of each the one that has been so longest.
+SELECT
+    task,
+    count(*),
+    min(next_at),
+    (array_agg(name ORDER BY next_at, id))[1],
+    (array_agg(tenant_id::text ORDER BY next_at, id))[1]
 FROM runstone.schedules
 WHERE status = 'ACTIVE' AND next_at <= $1
 GROUP BY task

@@ -486,27 +486,35 @@ GROUP BY q.owner
 ORDER BY q.owner;
 
 -- name: due_runs
--- Runs that are due and free, and the one that has been so longest.
-SELECT count(*), min(q.wake_at), q.run_id
+-- Runs that are due and free, by what a worker has to have for them, and of each the one that has been so longest.
+SELECT q.handler, r.orchestrator_version, count(*), min(q.wake_at), q.run_id, q.tenant_id
 FROM run_queue AS q
+JOIN runs AS r ON r.id = q.run_id
 LEFT JOIN workers AS w ON w.id = q.owner
-WHERE q.wake_at <= :now AND (q.owner IS NULL OR coalesce(w.lease_until, 0) <= :now);
+WHERE q.wake_at <= :now AND (q.owner IS NULL OR coalesce(w.lease_until, 0) <= :now)
+GROUP BY q.handler, r.orchestrator_version
+ORDER BY q.handler, r.orchestrator_version;
 
 -- name: due_effects
--- The same for the outbox.
-SELECT count(*), min(max(coalesce(next_retry_at, created_at), held_until)), id
+-- Effects that are due and free, and the one that has been so longest.
+SELECT count(*), min(max(coalesce(next_retry_at, created_at), held_until)), id, tenant_id
 FROM outbox_events
 WHERE max(coalesce(next_retry_at, created_at), held_until) <= :now
     AND status IN ('PENDING', 'FAILED', 'PROCESSING');
 
--- name: effects_of_status
-SELECT count(*) FROM effects WHERE status = :status;
+-- name: effects_by_tenant
+-- How many effects of each tenant have that status.
+SELECT tenant_id, count(*) FROM effects WHERE status = :status GROUP BY tenant_id ORDER BY tenant_id;
+
+-- name: runs_by_tenant
+-- Along the index of their status, which begins with the tenant.
+SELECT tenant_id, count(*) FROM runs GROUP BY tenant_id ORDER BY tenant_id;
 
 -- name: paused
 -- Why runs are paused, how many for each reason, and one of them.
-SELECT reason, count(*), min(id)
+SELECT reason, count(*), min(id), tenant_id
 FROM (
-    SELECT r.id, (
+    SELECT r.id, r.tenant_id, (
         SELECT json_extract(e.event_data, '$.reason')
         FROM orchestration_events AS e
         WHERE e.stream_id = r.id AND e.event_type = 'RUN_PAUSED'
@@ -520,8 +528,8 @@ GROUP BY reason
 ORDER BY reason;
 
 -- name: unfired
--- Schedules that are due and that nobody has fired, by their task, and one of each.
-SELECT task, count(*), min(next_at), min(name)
+-- Schedules that are due and that nobody has fired, by their task, and of each the one that has been so longest.
+SELECT task, count(*), min(next_at), name, tenant_id
 FROM schedules
 WHERE status = 'ACTIVE' AND next_at <= :now
 GROUP BY task
