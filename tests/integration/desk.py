@@ -1,4 +1,4 @@
-"""A file with something in it, and `runstone` to look at it with: what tests of the verbs share."""
+"""A store with something in it, and `runstone` to look at it with: what tests of the verbs share."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from runstone.cli.main import NAME, cli
+from runstone.ports.clock import Clock
+from runstone.ports.store import Store
 from runstone.stores.sqlite import SqliteStore
 from runstone.testing.clock import VirtualClock
 from runstone.testing.conformance.scene import Scene
 
 
 class Desk(ABC):
-    """A file that the suite's own scenes have filled."""
+    """A store that the suite's own scenes have filled: a file, unless a test opens another."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         self.path = path
         self.tenant_id = ""
         asyncio.run(self._fill())
 
     async def _fill(self) -> None:
         async def open_store(clock: Any) -> Any:
-            return await SqliteStore.open(self.path, clock=clock)
+            return await self.open(clock)
 
         clock = VirtualClock()
         async with await open_store(clock) as store:
@@ -33,12 +35,15 @@ class Desk(ABC):
             self.tenant_id = scene.tenant_id
             await self.fill(scene)
 
+    async def open(self, clock: Clock) -> Store:
+        return await SqliteStore.open(self.path, clock=clock)
+
     @abstractmethod
     async def fill(self, scene: Scene) -> None: ...
 
-    def call(self, *arguments: str) -> Result:
+    def call(self, *arguments: str, **more: Any) -> Result:
         given = [*arguments, "--store", str(self.path), "--tenant", self.tenant_id]
-        return CliRunner().invoke(cli, given, prog_name=NAME)
+        return CliRunner().invoke(cli, given, prog_name=NAME, **more)
 
     def lines(self, *arguments: str) -> list[str]:
         done = self.call(*arguments)

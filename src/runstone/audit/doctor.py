@@ -6,11 +6,12 @@ and its rows is for `verify` to find; this is about what keeps work from going o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from runstone.errors import RunstoneError
+from runstone.core.ids import DEFAULT_TENANT
+from runstone.errors import RunstoneError, StoreCorrupt
 from runstone.ports.clock import Clock
 from runstone.ports.health import Problem, Vitals
 from runstone.ports.store import Store
@@ -21,27 +22,44 @@ SCHEDULE_LAG: Final = timedelta(minutes=1)
 SKEW: Final = timedelta(seconds=2)
 
 _PAUSES: Final = {
-    "NON_DETERMINISTIC": "Compare what `runstone events RUN --json` has as expected and as actual, mend the "
-    "handler, and resume the run: handle.resume()",
+    "NON_DETERMINISTIC": "Compare what `runstone show {run}` has as expected and as actual, mend the "
+    "handler, and resume the run: `runstone control resume {run}`",
     "QUARANTINED": "Find out what ends the worker's process when it comes to this run, mend that, and resume "
-    "the run: handle.resume()",
+    "the run: `runstone control resume {run}`",
 }
 """Pauses that nobody asked for, and what to do about each."""
+
+_DAMAGE: Final = "See `runstone verify`; then `runstone db rebuild --all`, or restore a backup"
+_TENANTS: Final = 5
+"""How many tenants with the same problem are named, those that have most of it."""
 
 
 async def examine(store: Store, clock: Clock) -> list[Problem]:
     """Everything that can be found wrong with a store that is open; changes nothing."""
-    found: list[Problem] = []
-    try:
-        before = clock.now()
-        vitals = await store.vitals()
-        found += check_clock(vitals, before, clock.now())
-        found += check_work(vitals)
-        found += await store.symptoms()
-        found += damage(await store.self_check())
-    except RunstoneError as error:
-        found += damage([str(error)])
-    return found
+    found: dict[str, Problem] = {}
+    looks: tuple[Callable[[], Awaitable[Sequence[Problem]]], ...] = (
+        lambda: _look_at_work(store, clock),
+        store.symptoms,
+        lambda: _look_for_damage(store),
+    )
+    for look in looks:
+        try:
+            problems = await look()
+        except RunstoneError as error:
+            problems = [in_the_way(error)]
+        for problem in problems:
+            found.setdefault(problem.what, problem)  # who tells of it first knows best what to do
+    return list(found.values())
+
+
+async def _look_at_work(store: Store, clock: Clock) -> list[Problem]:
+    before = clock.now()
+    vitals = await store.vitals()
+    return [*check_clock(vitals, before, clock.now()), *check_work(vitals)]
+
+
+async def _look_for_damage(store: Store) -> list[Problem]:
+    return damage(await store.self_check())
 
 
 def check_work(vitals: Vitals) -> list[Problem]:
@@ -67,13 +85,15 @@ def check_workers(vitals: Vitals) -> Iterator[Problem]:
 
 
 def check_queue(vitals: Vitals, longest: timedelta = QUEUE_LAG) -> Iterator[Problem]:
-    due = vitals.due_runs
-    if due.since is not None and vitals.now - due.since > longest:
-        yield Problem(
-            check="queue",
-            what=f"{_runs(due.count)} due, not taken, for {_age(vitals, due.since)} or less: {due.example}",
-            remedy="Start more workers; see that one has that run's handler, at its version or a later one",
-        )
+    for due in vitals.due_runs:
+        if vitals.now - due.since > longest:
+            version = f"version {due.version}" if due.version else "no version"
+            yield Problem(
+                check="queue",
+                what=f"{_runs(due.count)} of {due.handler!r} ({version}) due, not taken, for "
+                f"{_age(vitals, due.since)} or less: {due.example}{_of(due.tenant_id)}",
+                remedy="Start more workers; see that one has that handler, at that version or a later one",
+            )
 
 
 def check_outbox(vitals: Vitals, longest: timedelta = OUTBOX_LAG) -> Iterator[Problem]:
@@ -81,23 +101,27 @@ def check_outbox(vitals: Vitals, longest: timedelta = OUTBOX_LAG) -> Iterator[Pr
     if due.since is not None and vitals.now - due.since > longest:
         yield Problem(
             check="outbox",
-            what=f"{due.count} effects due, not sent, for {_age(vitals, due.since)} or less: {due.example}",
-            remedy="See `runstone outbox list --groups`, and start a worker with an executor of their type",
+            what=f"{due.count} effects due, not sent, for {_age(vitals, due.since)} or less: {due.example}"
+            f"{_of(due.tenant_id)}",
+            remedy=f"See `runstone outbox list --groups{_for(due.tenant_id)}`, and start a worker with an "
+            "executor of their type",
         )
 
 
 def check_letters(vitals: Vitals) -> Iterator[Problem]:
-    if vitals.dead_letters:
+    for count, whose, option in _by_tenant(vitals.dead_letters):
         yield Problem(
             check="dead letters",
-            what=f"{vitals.dead_letters} effects could not be sent, and wait for a person",
-            remedy="See `runstone outbox list --status DEAD_LETTER`; then `outbox requeue` or `discard`",
+            what=f"{count} effects{whose} could not be sent, and wait for a person",
+            remedy=f"See `runstone outbox list --status DEAD_LETTER{option}`; then `outbox requeue` or "
+            "`discard`",
         )
-    if vitals.unknown_effects:
+    for count, whose, option in _by_tenant(vitals.unknown_effects):
         yield Problem(
             check="unknown outcomes",
-            what=f"Of {vitals.unknown_effects} effects nobody knows whether they were sent",
-            remedy="Look at their receivers, then say `runstone effects reconcile --sent` or `--not-sent`",
+            what=f"Of {count} effects{whose} nobody knows whether they were sent",
+            remedy=f"See `runstone outbox list --status UNKNOWN{option}`, look at their receivers, then say "
+            "`runstone effects reconcile --sent` or `--not-sent`",
         )
 
 
@@ -106,8 +130,9 @@ def check_pauses(vitals: Vitals) -> Iterator[Problem]:
         if paused.reason in _PAUSES:
             yield Problem(
                 check="paused runs",
-                what=f"{_runs(paused.count)} paused as {paused.reason}, such as {paused.example}",
-                remedy=_PAUSES[paused.reason],
+                what=f"{_runs(paused.count)} paused as {paused.reason}, such as {paused.example}"
+                f"{_of(paused.tenant_id)}",
+                remedy=_PAUSES[paused.reason].format(run=f"{paused.example}{_for(paused.tenant_id)}"),
             )
 
 
@@ -119,9 +144,9 @@ def check_schedules(vitals: Vitals, longest: timedelta = SCHEDULE_LAG) -> Iterat
             yield Problem(
                 check="schedules",
                 what=f"{many} of task {late.task!r} due, not fired, for {_age(vitals, late.since)} or less: "
-                f"{late.example}",
+                f"{late.example}{_of(late.tenant_id)}",
                 remedy="Start a worker whose app has such a handler; if one has, its log says why. Or "
-                "take it back: `runstone schedules cancel`",
+                f"take it back: `runstone schedules cancel{_for(late.tenant_id)}`",
             )
 
 
@@ -146,8 +171,31 @@ def check_clock(
 
 def damage(found: Sequence[str]) -> list[Problem]:
     """What a store finds wrong with itself."""
-    remedy = "See `runstone verify`; then `runstone db rebuild --all`, or restore a backup"
-    return [Problem(check="store", what=what, remedy=remedy) for what in found]
+    return [Problem(check="store", what=what, remedy=_DAMAGE) for what in found]
+
+
+def in_the_way(error: RunstoneError) -> Problem:
+    """Why something could not be looked at: damage, or what the error itself says what to do about."""
+    remedy = _DAMAGE if isinstance(error, StoreCorrupt) else "Until then not everything can be seen"
+    return Problem(check="store", what=str(error), remedy=remedy)
+
+
+def _by_tenant(counts: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
+    """How many, whose they are, and the option that shows them; few tenants are named."""
+    most = sorted(counts, key=lambda tenant_id: (-counts[tenant_id], tenant_id))
+    for tenant_id in most[:_TENANTS]:
+        yield counts[tenant_id], _of(tenant_id), _for(tenant_id)
+    if others := most[_TENANTS:]:
+        yield sum(map(counts.__getitem__, others)), f" of tenants such as {others[0]}", _for(others[0])
+
+
+def _of(tenant_id: str) -> str:
+    return "" if tenant_id == DEFAULT_TENANT else f" of tenant {tenant_id}"
+
+
+def _for(tenant_id: str) -> str:
+    """The verbs show one tenant, unless told otherwise the default one."""
+    return "" if tenant_id == DEFAULT_TENANT else f" --tenant {tenant_id}"
 
 
 def _runs(count: int) -> str:

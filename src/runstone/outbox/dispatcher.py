@@ -36,6 +36,7 @@ from runstone.ports.bell import Bell
 from runstone.ports.clock import Clock
 from runstone.ports.executor import Failed
 from runstone.ports.store import Host
+from runstone.ports.troubles import Troubles
 
 LEASE: Final = timedelta(seconds=30)
 POLL: Final = 0.25
@@ -119,6 +120,7 @@ class Dispatcher:
         self._idle = asyncio.Event()
         """No claim is on its way."""
         self._idle.set()
+        self._told = Troubles(_log)
         self._stopping = False
         self._sure_at = clock.now()
         """When all that lay in its name was known to it."""
@@ -185,7 +187,7 @@ class Dispatcher:
                 holding=dict(holding),
             )
         except RunstoneError as error:
-            _log.warning("cannot claim effects: %s", error)
+            self._told.warn(f"cannot claim effects: {error}")
             self._unsure = True
             return 0
         holding.update(claim.effect.tenant_id for claim in claims)
@@ -210,7 +212,7 @@ class Dispatcher:
                 self.id, keeping=list(self._flights), since=self._sure_at
             )
         except RunstoneError as error:
-            _log.warning("cannot give back effects whose claim was not answered: %s", error)
+            self._told.warn(f"cannot give back effects whose claim was not answered: {error}")
             self._unsure = True
             return False
         self._sure_at = now

@@ -1,18 +1,19 @@
 """What people do about effects: requeue or discard dead letters, resolve unknown outcomes (§OUT-27, §OUT-31).
 
 Each is an event in the run's log, also after the run has ended. Many at once are done one by one: what
-cannot be done any more, because somebody else was faster, is left out and counted.
+cannot be done any more, because somebody else was faster, is left out and named.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import msgspec
 
 from runstone.core.commands import Command, DiscardEffect, ReconcileEffect, RequeueEffect
 from runstone.core.commit import Context
 from runstone.core.effect import Effect
+from runstone.core.ids import is_id
 from runstone.core.transitions import EffectStatus
 from runstone.errors import CommandRefused, NotFound, StateTransitionError
 from runstone.ports.cases import carry_out
@@ -22,15 +23,17 @@ PAGE = 500
 
 
 class Done(msgspec.Struct, frozen=True):
-    """How many it was done to, and how many were not as they had to be any more."""
+    """How many it was done to, and the ids of those that were not as they had to be any more."""
 
     done: int = 0
-    passed_over: int = 0
+    passed_over: tuple[str, ...] = ()
 
 
 async def find(queries: Queries, tenant_id: str, name: str) -> Effect:
-    """The effect with this id or idempotency key."""
-    found = await queries.get_effect(tenant_id, name.lower()) or await queries.find_effect(tenant_id, name)
+    """The effect with this id or idempotency key; not every store takes what is no id for one."""
+    found = await queries.get_effect(tenant_id, name.lower()) if is_id(name.lower()) else None
+    if found is None:
+        found = await queries.find_effect(tenant_id, name)
     if found is None:
         raise NotFound(f"There is no effect with the id or key {name!r}: see `runstone outbox list`")
     return found
@@ -82,6 +85,16 @@ async def apply(host: Host, effect: Effect, what: Callable[[Effect], Command], c
     await carry_out(host, effect.tenant_id, effect.run_id, what(effect), context=context)
 
 
+async def find_dead(queries: Queries, tenant_id: str, names: Iterable[str]) -> list[Effect]:
+    """The dead letters with these ids or keys, each once; one that is none is refused with all of them."""
+    found = [await find(queries, tenant_id, name) for name in names]
+    others = {effect.id: effect.status for effect in found if effect.status != "DEAD_LETTER"}
+    if others:
+        told = ", ".join(f"{effect_id} ({status})" for effect_id, status in others.items())
+        raise CommandRefused(f"Nothing was done, for not all of these are dead letters: {told}")
+    return list({effect.id: effect for effect in found}.values())
+
+
 async def apply_to_all(
     store: Store,
     chosen: AsyncIterator[Effect],
@@ -89,11 +102,12 @@ async def apply_to_all(
     context: Callable[[], Context],
 ) -> Done:
     """Does it to many."""
-    done = passed_over = 0
+    done = 0
+    passed_over: list[str] = []
     async for effect in chosen:
         try:
             await apply(store, effect, what, context())
             done += 1
-        except (CommandRefused, StateTransitionError):
-            passed_over += 1
-    return Done(done, passed_over)
+        except (CommandRefused, NotFound, StateTransitionError):
+            passed_over.append(effect.id)
+    return Done(done, tuple(passed_over))

@@ -20,6 +20,7 @@ from runstone.errors import RegistrationError
 from runstone.ports.executor import EffectCall, Executor, Failed, InnerExecutor, Outcome, Succeeded
 
 TIMEOUT: Final = timedelta(seconds=30)
+"""How long one call of an executor may take, unless it was registered with more or less."""
 
 
 @functools.cache  # to look a protocol over takes longer than to record an outcome

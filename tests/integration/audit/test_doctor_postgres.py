@@ -13,7 +13,7 @@ import pytest_asyncio
 from runstone.audit import doctor
 from runstone.ports.clock import SystemClock
 from runstone.ports.health import Problem
-from runstone.stores.postgres import PostgresStore, health
+from runstone.stores.postgres import PostgresStore, health, maintenance
 from runstone.stores.postgres.connections import Connection
 from runstone.testing.clock import VirtualClock
 from runstone.testing.conformance.scene import Scene
@@ -161,6 +161,119 @@ async def test_too_many_connections(connection: Connection, other: Connection) -
     assert list(await health.crowding(connection)) == []
     most = await other.fetchval("SELECT current_setting('max_connections')::int")
     assert "connections are taken" in only(await health.crowding(connection, 2 / most)).what
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "remedy"),
+    [
+        (
+            "ALTER TABLE runstone.runs DISABLE ROW LEVEL SECURITY",
+            "not kept apart in runstone.runs: row-level security is switched off",
+            "keep_tenants_apart('runstone.runs')",
+        ),
+        (
+            "ALTER TABLE runstone.steps NO FORCE ROW LEVEL SECURITY",
+            "not kept apart in runstone.steps: row-level security is not forced for the owner",
+            "keep_tenants_apart('runstone.steps')",
+        ),
+        (
+            "DROP POLICY every_tenant ON runstone.runs",
+            "policy every_tenant is missing or was changed",
+            "keep_tenants_apart('runstone.runs')",
+        ),
+        (
+            "ALTER POLICY one_tenant ON runstone.tombstones USING (true)",
+            "policy one_tenant is missing or was changed",
+            "keep_tenants_apart('runstone.tombstones')",
+        ),
+        (
+            "ALTER POLICY every_tenant ON runstone.effects TO PUBLIC",
+            "policy every_tenant is missing or was changed",
+            "keep_tenants_apart('runstone.effects')",
+        ),
+        (
+            "CREATE POLICY more ON runstone.signals FOR SELECT USING (true)",
+            "policy more is none of ours",
+            "drop what is none of ours",
+        ),
+        (
+            "ALTER TABLE runstone.runs OWNER TO postgres",
+            "runstone.runs belongs to postgres",
+            "ALTER TABLE runstone.runs OWNER TO runstone_owner",
+        ),
+        (
+            "REVOKE INSERT, SELECT ON runstone.runs FROM runstone_engine",
+            "runstone_engine may not INSERT, SELECT runstone.runs",
+            "GRANT INSERT, SELECT ON runstone.runs TO runstone_engine",
+        ),
+        (
+            "GRANT DELETE ON runstone.orchestration_events TO runstone_api",
+            "runstone_api may DELETE runstone.orchestration_events",
+            "REVOKE DELETE ON runstone.orchestration_events FROM runstone_api",
+        ),
+        (
+            "REVOKE USAGE ON SCHEMA runstone FROM runstone_api",
+            "runstone_api may not USE the schema runstone",
+            "GRANT USAGE ON SCHEMA runstone TO runstone_api",
+        ),
+        (
+            "ALTER TABLE runstone.streams DISABLE TRIGGER streams_no_delete",
+            "trigger streams_no_delete of runstone.streams is switched off",
+            "ALTER TABLE runstone.streams ENABLE TRIGGER streams_no_delete",
+        ),
+    ],
+)
+async def test_guards_that_are_gone(
+    connection: Connection, postgres_url: str, change: str, told: str, remedy: str
+) -> None:
+    """§TEN-12, §TEN-13, §TEN-23; what is to be done about it puts it right."""
+    await connection.execute(change)
+    async with await PostgresStore.open(postgres_url) as store:
+        problem = only(await doctor.examine(store, SystemClock()))
+        assert (problem.check, told in problem.what, remedy in problem.remedy) == ("guards", True, True)
+        assert list(await store.self_check()) == [problem.what]
+        for statement in problem.remedy.replace("and drop what", "drop what").split("; "):
+            if statement[:1].isupper():
+                await connection.execute(statement)
+        await connection.execute("DROP POLICY IF EXISTS more ON runstone.signals")
+        assert await doctor.examine(store, SystemClock()) == []
+
+
+async def test_no_guard_is_gone_on_an_older_server(postgres_older_url: str) -> None:
+    """Servers write out the same rules in words of their own."""
+    connection = await asyncpg.connect(postgres_older_url)
+    try:
+        assert list(await health.guards(connection)) == []
+    finally:
+        await connection.close()
+
+
+async def test_a_policy_for_a_role_of_ones_own_is_no_gap(
+    connection: Connection, postgres_engine: str
+) -> None:
+    await connection.execute(f"CREATE POLICY more ON runstone.runs TO {postgres_engine} USING (true)")
+    assert list(await health.guards(connection)) == []
+    await connection.execute("DROP POLICY more ON runstone.runs")
+
+
+async def test_a_cluster_without_the_roles(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was restored without them: only that is told, for everything else follows."""
+    await connection.execute("DROP POLICY every_tenant ON runstone.runs")
+    wanted = maintenance._SQL["missing_roles"].replace("'runstone_api'", "'runstone_nobody'")
+    monkeypatch.setitem(maintenance._SQL, "missing_roles", wanted)
+    problem = only(await health.guards(connection))
+    assert "role runstone_nobody is missing" in problem.what
+    assert "--roles-only" in problem.remedy
+
+
+async def test_whoever_may_not_look_is_told_so(postgres_engine_url: str, connection: Connection) -> None:
+    """And by what it may see, which grant is missing; nobody is sent for a backup."""
+    await connection.execute("REVOKE SELECT ON runstone.effects FROM runstone_engine")
+    async with await PostgresStore.open(postgres_engine_url) as store:
+        found = await doctor.examine(store, SystemClock())
+    assert "permission denied for table effects" in found[0].what
+    assert "GRANT SELECT ON runstone.effects TO runstone_engine" in {problem.remedy for problem in found}
+    assert not any("backup" in problem.remedy for problem in found)
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,7 @@ async def test_damage(file: Path) -> None:
         "index signals_by_age is missing",
         "trigger orchestration_events_no_delete is missing",
     }
+    assert all("db migrate --sql" in problem.remedy for problem in found)
 
 
 def test_a_file_that_keeps_no_log(file: Path) -> None:

@@ -84,6 +84,16 @@ async def test_other_content_under_its_id_is_still_a_conflict(tmp_path: Path) ->
     assert desk.calls == ["w-1"]
 
 
+async def test_another_value_under_its_key_is_still_a_conflict(tmp_path: Path) -> None:
+    desk = Desk()
+    async with desk.app.running(str(tmp_path / "s.db")):
+        first = await desk.app.start(desk.start, "a", key="order-7")
+        await asyncio.wait_for(first.result(), PATIENCE)
+        await archive_everything(desk.app.runtime.store, tmp_path / "archive")
+        with pytest.raises(rs.SignalConflict, match=r"^Key 'order-7' belongs to a run with .* archived in"):
+            await desk.app.start(desk.start, "b", key="order-7")
+
+
 async def test_a_key_finds_the_run_that_was_archived(tmp_path: Path) -> None:
     desk = Desk()
     async with desk.app.running(str(tmp_path / "s.db")):
