@@ -126,6 +126,8 @@ def test_help_names_every_verb(folder: Path) -> None:
         (["events", "0123456"], "There is no run whose id begins with '0123456'"),
         (["events", "018df7"], "Several runs begin with '018df7': 018df7"),
         (["import", "nowhere.ndjson"], "No such file or directory: 'nowhere.ndjson'"),
+        (["export", "x", "-o", "no/x.ndjson"], "There is no folder no for no/x.ndjson: make it first."),
+        (["export", "x", "-o", ".", "--force"], ". is a folder: name a file in it."),
         (
             ["runs", "--store", "mysql://ada:secret@host/db"],
             "is no store: give a path, sqlite:",
@@ -148,9 +150,12 @@ def test_a_store_that_is_not_there_is_not_made(verb: list[str], tmp_path: Path) 
 def test_debug_shows_where_an_error_came_from(folder: Path) -> None:
     for arguments in (["--debug", "events", "nobody"], ["events", "nobody", "--debug"]):
         done = call(folder, *arguments)
-        assert done.returncode == 1
-        assert b"Traceback" in done.stderr
+        assert done.returncode == 2, "as without it: 1 is for something that was found"
+        assert done.stderr.startswith(b"Traceback")
         assert b"NotFound" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith(
+            b"runstone: There is no run with the id or key 'nobody'"
+        )
 
 
 def test_the_store_is_found_through_the_environment_and_the_file(folder: Path, tmp_path: Path) -> None:
@@ -230,6 +235,8 @@ def test_status_tells_what_is_in_the_store(folder: Path) -> None:
     assert re.fullmatch(r"version \d+", told["schema"])
     assert told["events"] == str(scene.EVENTS)
     assert told["runs"] == "5 (2 COMPLETED, 1 FAILED, 1 PENDING, 1 RUNNING)"
+    assert told["tenants"] == f"2 (default: 4 runs; {scene.OTHER_TENANT}: 1 run)"
+    assert "tenants" not in succeed(folder, "db", "status", "--tenant", scene.OTHER_TENANT)
 
 
 # runs, events, trace
@@ -360,6 +367,13 @@ def test_an_export_never_replaces_a_file_by_accident(folder: Path) -> None:
     assert [file.name for file in folder.iterdir() if file.name.startswith(".")] == []
 
 
+def test_an_export_goes_to_what_is_no_file(folder: Path) -> None:
+    bundle = succeed(folder, "export", scene.KEY)
+    assert succeed(folder, "export", scene.KEY, "-o", "/dev/stdout") == bundle
+    assert succeed(folder, "export", scene.KEY, "-o", "-") == bundle
+    assert not (folder / "-").exists()
+
+
 def test_an_unfinished_run_is_imported_only_when_told(folder: Path) -> None:
     bundle = succeed(folder, "export", scene.KEY).encode()
     said = fail(folder, "import", "-", "--store", "new.db", stdin=bundle)
@@ -373,7 +387,10 @@ def test_a_changed_bundle_writes_nothing(folder: Path) -> None:
     (folder / "good.ndjson").write_bytes(bundle)
     (folder / "bad.ndjson").write_bytes(bundle.replace(b'"actor":"engine"', b'"actor":"Engine"', 1))
     said = fail(folder, "import", "--unfinished", "good.ndjson", "bad.ndjson", "--store", "new.db")
-    assert said.startswith("bad.ndjson: The bundle ")
+    assert said.startswith("bad.ndjson: The bundle is not as it was written")
+    (folder / "bad.ndjson").write_bytes(bundle[:-9])
+    said = fail(folder, "import", "--unfinished", "good.ndjson", "bad.ndjson", "--store", "new.db")
+    assert said.startswith(f"bad.ndjson: The bundle seems to be cut off in line {bundle.count(10)}, ")
     assert not (folder / "new.db").exists()
     said = fail(folder, "import", "good.ndjson", "--tenant", scene.OTHER_TENANT, "--store", "new.db")
     assert "belongs to tenant" in said

@@ -58,3 +58,14 @@ def test_what_needs_a_queue_says_what_to_use(verb: tuple[str, ...], folder: Path
 def test_a_folder_that_is_not_there_is_not_made_by_a_question(folder: Path) -> None:
     assert "There is no store at" in runstone(folder, "--store", "folder:nowhere", "runs", code=2)
     assert not (folder / "nowhere").exists()
+
+
+def test_a_folder_without_runs_is_told_of(folder: Path) -> None:
+    """It may be a store that is still empty, so it is no error; most often it is a slip of the pen."""
+    (folder / "any").mkdir()
+    said = runstone(folder, "--store", "any", "runs")
+    assert said == f"There is no `runs/` in {folder}/any: see --store and RUNSTONE_STORE.\n"
+    (folder / "any" / "runstone.db").touch()
+    assert f"do you mean {folder}/any/runstone.db?" in runstone(folder, "--store", "any", "verify", "--all")
+    (folder / "any" / "runs").mkdir()
+    assert runstone(folder, "--store", "any", "runs") == ""

@@ -395,6 +395,8 @@ def test_the_graph_as_a_drawing(folder: Path) -> None:
     assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
     succeed(folder, "graph", SOURCE, "-o", "graph.svg")
     assert (folder / "graph.svg").read_text("utf-8") == drawn
+    assert succeed(folder, "graph", SOURCE, "-o", "-") == drawn
+    assert "There is no folder no for no/x.svg" in fail(folder, "graph", SOURCE, "-o", "no/x.svg")
     succeed(folder, "run", SOURCE)
     assert 'class="terminal visited here"' in succeed(folder, "graph", "--run", "last")
     assert "one of the two" in fail(folder, "graph")

@@ -22,7 +22,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
         (["--version"], b"", 0),
         (["runs", "--store", "nowhere.db"], b"", 2),
         (["import", "-", "--store", "new.db"], b"no bundle", 2),
-        (["--debug", "runs", "--store", "nowhere.db"], b"", 1),
+        (["--debug", "runs", "--store", "nowhere.db"], b"", 2),
     ],
     ids=["well", "badly", "reads", "raises"],
 )

@@ -267,3 +267,4 @@ def test_the_doctor_on_a_server(tmp_path: Path, empty_postgres_url: str) -> None
     gone = call(tmp_path, "doctor", "--store", "postgresql://127.0.0.1:1/nothing")
     assert gone.returncode == 1
     assert "server: " in gone.stdout
+    assert gone.stdout.endswith("1 problem with postgresql://127.0.0.1:1/nothing.\n")

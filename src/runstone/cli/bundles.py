@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -14,12 +12,11 @@ import click
 
 from runstone.audit.bundles import Bundle, export_bundle, import_bundle, read_bundle
 from runstone.audit.verify import correlation_of
+from runstone.cli.files import STANDARD, check_target, write_target
 from runstone.cli.lookup import find_run
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import counted, say
 from runstone.errors import BundleInvalid, RunstoneError
-
-_STANDARD = "-"
 
 
 def output_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -27,7 +24,7 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--force", is_flag=True, help="Replace FILE if it exists."),
         click.option(
-            "-o", "--output", metavar="FILE", default=_STANDARD, help="Where to. Default: standard output."
+            "-o", "--output", metavar="FILE", default=STANDARD, help="Where to. Default: standard output."
         ),
     ):
         command = option(command)
@@ -48,15 +45,9 @@ def export_command(options: Options, run: str, output: str, force: bool) -> None
 
 
 def deliver(export: Callable[[], Coroutine[Any, Any, bytes]], output: str, force: bool) -> None:
-    """Writes what an export gives to where it is wanted; a file that is in the way is found before."""
-    target = None if output == _STANDARD else Path(output)
-    if target is not None and target.exists() and not force:
-        raise _exists(target)
-    content = asyncio.run(export())
-    if target is None:
-        sys.stdout.buffer.write(content)
-    else:
-        _write(target, content, force)
+    """Writes what an export gives to where it is wanted; what is in the way is found before."""
+    check_target(output, force=force)
+    write_target(output, asyncio.run(export()), force=force)
 
 
 async def _export(options: Options, run: str) -> bytes:
@@ -65,39 +56,6 @@ async def _export(options: Options, run: str) -> bytes:
         return await export_bundle(
             store, options.tenant_id, await correlation_of(store, options.tenant_id, run_id)
         )
-
-
-def _write(target: Path, content: bytes, force: bool) -> None:
-    """All of it or nothing: under another name first, then, durable, under its own."""
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
-        with open(draft, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        _publish(draft, target, force)
-    except FileExistsError as error:
-        raise _exists(target) from error
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _publish(draft: Path, target: Path, force: bool) -> None:
-    """Gives the file its name; a link, unlike a rename, never replaces what came in between."""
-    if not force:
-        try:
-            os.link(draft, target)
-            return
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without links
-            if target.exists():
-                raise _exists(target) from None
-    os.replace(draft, target)
-
-
-def _exists(target: Path) -> click.UsageError:
-    return click.UsageError(f"{target} exists: choose another name, or replace it with --force.")
 
 
 @click.command("import")
@@ -120,7 +78,7 @@ def import_command(options: Options, files: tuple[str, ...], unfinished: bool) -
 
 
 def _read(file: str, tenant_id: str | None) -> Bundle:
-    content = sys.stdin.buffer.read() if file == _STANDARD else Path(file).read_bytes()
+    content = sys.stdin.buffer.read() if file == STANDARD else Path(file).read_bytes()
     try:
         bundle = read_bundle(content)
     except BundleInvalid as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Final
 
 import click
 
@@ -12,10 +13,15 @@ from runstone.cli.lookup import find_run
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import counted, progress, put, say
 from runstone.cli.retain import retain_command
+from runstone.core.ids import DEFAULT_TENANT
+from runstone.ports.health import Vitals
 from runstone.ports.store import Store
 from runstone.runtime import needs_driver
 from runstone.settings import Settings
 from runstone.stores.sql import Migration, migrations
+
+_TENANTS: Final = 20
+"""How many are named, those with most runs."""
 
 
 @click.group("db", invoke_without_command=True)
@@ -33,31 +39,53 @@ db_command.add_command(retain_command)
 @db_command.command("status")
 @with_options
 @click.pass_obj
-def status_command(options: Options) -> None:
-    """Where the store is, who says so, and what is in it."""
-    asyncio.run(_status(options))
+def status_command(options: Options) -> int:
+    """Where the store is, who says so, and what is in it.
+
+    The exit code is 1 if its schema is not up to date.
+    """
+    return asyncio.run(_status(options))
 
 
-async def _status(options: Options) -> None:
+async def _status(options: Options) -> int:
     settings = options.settings()
     about = {"store": settings.place, "origin": settings.store.origin}
     if settings.database_url is not None:
         about |= await _database(settings, settings.database_url)
-    if "behind" not in about:
+    if not about.keys() & {"behind", "events"}:
         about |= await _contents(options)
     if settings.database_url is None:
         about |= _file(settings)
-    for name in ("store", "origin", "server", "schema", "behind", "size", "events", "runs"):
+    for name in ("store", "origin", "server", "schema", "behind", "size", "events", "runs", "tenants"):
         if name in about:
             say(f"{name:<7} {about[name]}")
+    return 1 if "behind" in about else 0
 
 
 async def _contents(options: Options) -> dict[str, str]:
     async with options.open_store() as store:
         events = await store.count_events(options.tenant)
         runs = await store.count_runs(options.tenant)
+        tenants = {} if options.tenant else _tenants(await store.vitals())
     by_status = ", ".join(f"{count:,} {status}" for status, count in runs.items())
-    return {"events": f"{events:,}", "runs": f"{sum(runs.values()):,}{f' ({by_status})' if runs else ''}"}
+    total = f"{sum(runs.values()):,}{f' ({by_status})' if runs else ''}"
+    return {"events": f"{events:,}", "runs": total, **tenants}
+
+
+def _tenants(vitals: Vitals) -> dict[str, str]:
+    """Who else than the default one has runs, most of all: other verbs show one tenant at a time."""
+    if vitals.tenants.keys() <= {DEFAULT_TENANT}:
+        return {}
+    most = sorted(vitals.tenants, key=lambda tenant_id: (-vitals.tenants[tenant_id], tenant_id))
+    told = [_tenant(vitals, tenant_id) for tenant_id in most[:_TENANTS]]
+    return {"tenants": f"{len(most):,} ({'; '.join(told)}{'; …' if len(most) > _TENANTS else ''})"}
+
+
+def _tenant(vitals: Vitals, tenant_id: str) -> str:
+    name = "default" if tenant_id == DEFAULT_TENANT else tenant_id
+    dead = vitals.dead_letters.get(tenant_id, 0)
+    runs = counted(vitals.tenants[tenant_id], "run")
+    return f"{name}: {runs}, {counted(dead, 'dead letter')}" if dead else f"{name}: {runs}"
 
 
 def _file(settings: Settings) -> dict[str, str]:
@@ -78,6 +106,8 @@ async def _database(settings: Settings, url: str) -> dict[str, str]:
     }
     if server.behind:
         about["behind"] = f"{counted(server.behind, 'migration')}: run `runstone db migrate`"
+    elif not server.login.sees_all:
+        about["events"] = f"not counted: {server.login.refusal}"
     return about
 
 
@@ -118,8 +148,10 @@ async def _migrate(settings: Settings, sql: bool, dry_run: bool, seen: int | Non
         left = await pending(connection)
         if sql:
             put(script(left))
-        else:
-            _tell(left if dry_run else await migrate(connection), dry_run)
+        elif dry_run:
+            _tell(left, dry_run)
+        elif not await migrate(connection, told=_tell_one):
+            _tell([], dry_run)
 
 
 def _migrate_file(settings: Settings, sql: bool, dry_run: bool, seen: int | None) -> None:
@@ -135,9 +167,13 @@ def _migrate_file(settings: Settings, sql: bool, dry_run: bool, seen: int | None
     _tell(left, dry_run)
 
 
+def _tell_one(migration: Migration, what: str = "ran") -> None:
+    say(f"{what} {migration.name}")
+
+
 def _tell(done: list[Migration], dry_run: bool) -> None:
     for migration in done:
-        say(f"{'would run' if dry_run else 'ran'} {migration.name}")
+        _tell_one(migration, "would run" if dry_run else "ran")
     if not done:
         say("The schema is up to date.")
 

@@ -53,7 +53,7 @@ async def _examine(settings: Settings) -> list[Problem]:
     if settings.folder is not None:
         raise SettingsInvalid(f"{settings.place} is a folder of runs: prove it with `runstone verify`")
     before = await _from_outside(settings)
-    if any(problem.check in ("schema", "journal") for problem in before):
+    if any(problem.check in ("schema", "journal", "server") for problem in before):
         return before  # to open it would change it, or cannot be done
     try:
         store = await _open(settings)

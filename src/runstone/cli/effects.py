@@ -23,23 +23,19 @@ def effects_command(ctx: click.Context) -> None:
 
 @effects_command.command("reconcile")
 @click.argument("effect", metavar="EFFECT")
-@click.option(
-    "--sent/--not-sent",
-    "sent",
-    default=None,
-    help="It was done; or it was not, and is to be sent now.",
-)
+@click.option("--sent", is_flag=True, help="It was done.")
+@click.option("--not-sent", is_flag=True, help="It was not done, and is to be sent now.")
 @click.option("--evidence", default="", metavar="TEXT", help="How you know; it is kept in the history.")
 @with_options
 @click.pass_obj
-def reconcile_command(options: Options, effect: str, sent: bool | None, evidence: str) -> None:
+def reconcile_command(options: Options, effect: str, sent: bool, not_sent: bool, evidence: str) -> None:
     """Resolve an effect whose outcome is UNKNOWN.
 
     EFFECT is its id or its idempotency key. Look at the receiver first: what is sent again although it
     was done is done twice.
     """
-    if sent is None:
-        raise click.UsageError("Say --sent or --not-sent.")
+    if sent == not_sent:  # were the last of both to win, a slip would send it twice
+        raise click.UsageError("Say either --sent or --not-sent.")
     asyncio.run(_reconcile(options, effect, sent, evidence))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
@@ -20,6 +21,9 @@ POLL_SECONDS: Final = 0.2
 """How long a follower waits before it looks again."""
 
 _HEADINGS: Final = ("seq", "time", "event", "step", "actor")
+_WHOLE: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+_WORKER: Final = re.compile(r"^(worker:.+):[0-9a-f-]{36}$")
+"""A worker's name, as far as a person can tell it by: the rest tells apart its lives."""
 
 _Show: TypeAlias = Callable[[Sequence[Event]], None]
 
@@ -33,7 +37,7 @@ _Show: TypeAlias = Callable[[Sequence[Event]], None]
 def events_command(options: Options, run: str, follow: bool, as_json: bool) -> None:
     """Show the events of a run, in their order."""
     try:
-        asyncio.run(_events(options, run, follow, _as_json if as_json else _as_table))
+        asyncio.run(_events(options, run, follow, _as_json if as_json else _Table()))
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -44,20 +48,35 @@ def _as_json(events: Sequence[Event]) -> None:
         say_json(event)
 
 
-def _as_table(events: Sequence[Event]) -> None:
-    table(
-        _HEADINGS,
-        (
-            (
-                event.run_seq,
-                f"{event.occurred_at:%Y-%m-%dT%H:%M:%S.%fZ}",
-                event.event_type,
-                event.step_key,
-                event.actor,
-            )
-            for event in events
-        ),
-    )
+class _Table:
+    """Events a line each: all of it to a program, and what fits a terminal to a person."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, str] = {}
+        """The step that each aggregate belongs to: an outcome does not repeat what its request said."""
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        if not sys.stdout.isatty():
+            table(_HEADINGS, (self._row(event, f"{event.occurred_at:{_WHOLE}}") for event in events))
+            return
+        days = {event.occurred_at.date() for event in events}
+        one_day = len(days) == 1
+        form = "%H:%M:%S" if one_day else "%m-%d %H:%M:%S"
+        headings = ("seq", f"{min(days)}" if one_day else "time", *_HEADINGS[2:])
+        table(headings, (self._short(event, f"{event.occurred_at:{form}}") for event in events))
+
+    def _short(self, event: Event, time: str) -> tuple[object, ...]:
+        *others, actor = self._row(event, f"{time}.{event.occurred_at.microsecond // 1000:03}")
+        return *others, _WORKER.sub(r"\1", str(actor))
+
+    def _row(self, event: Event, time: str) -> tuple[object, ...]:
+        return event.run_seq, time, event.event_type, self._step(event), event.actor
+
+    def _step(self, event: Event) -> str | None:
+        if event.step_key is None:
+            return self._steps.get(event.aggregate_id)
+        self._steps[event.aggregate_id] = event.step_key
+        return event.step_key
 
 
 async def _events(options: Options, run: str, follow: bool, show: _Show) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from runstone.core.ids import UUID_PATTERN
+from runstone.core.ids import UUID_PATTERN, is_id
 from runstone.errors import NotFound, StoreCorrupt
 from runstone.ports.store import Store
 
@@ -25,7 +25,7 @@ async def find_run(store: Store, tenant_id: str, text: str) -> str:
     if run is not None:
         return run.id
     await _refuse_archived(store, tenant_id, text)
-    if re.fullmatch(r"[0-9a-f-]+", named) and len(named) < len(_TEMPLATE):
+    if len(named) < len(_TEMPLATE) and is_id(_filled(named)):
         return await _by_prefix(store, tenant_id, named)
     raise NotFound(f"There is no run with the id or key {text!r}: see `runstone runs`")
 
@@ -46,13 +46,17 @@ async def _is_run(store: Store, tenant_id: str, run_id: str) -> bool:
         return True
 
 
+def _filled(prefix: str) -> str:
+    """The last id that begins with this; no id if none does: a key such as `2030-01-15` looks like one."""
+    return prefix + _TEMPLATE[len(prefix) :]
+
+
 async def _by_prefix(store: Store, tenant_id: str, prefix: str) -> str:
     if len(prefix) < SHORTEST:
         raise NotFound(
             f"{prefix!r} is too short to find a run by: give {SHORTEST} characters of its id or more"
         )
-    last = prefix + _TEMPLATE[len(prefix) :]
-    runs = await store.list_runs(tenant_id, after=last, limit=_SHOWN + 1)
+    runs = await store.list_runs(tenant_id, after=_filled(prefix), limit=_SHOWN + 1)
     found = [run.id for run in runs if run.id.startswith(prefix)]
     if not found:
         raise NotFound(

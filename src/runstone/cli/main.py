@@ -22,6 +22,7 @@ from runstone.errors import RunstoneError
 NAME: Final = "runstone"
 VERBS: Final = {
     "completion": "completion",
+    "control": "control",
     "db": "db",
     "doctor": "doctor",
     "effects": "effects",
@@ -33,6 +34,7 @@ VERBS: Final = {
     "pipeline": "pipeline",
     "runs": "runs",
     "schedules": "schedules",
+    "show": "show",
     "trace": "trace",
     "verify": "verify",
     "worker": "worker",
@@ -110,10 +112,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = INTERRUPTED
     except (click.ClickException, RunstoneError, OSError) as error:
         if options.debug:
-            raise
+            _show_traceback(error)
         click.echo(f"{NAME}: {_one_line(error)}", err=True)
         code = FAILED
+    except Exception as error:  # a mistake of ours; Python's own exit code would say that something was found
+        _show_traceback(error)
+        code = FAILED
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _show_traceback(error: Exception) -> None:
+    from runstone.cli.output import show_traceback
+
+    show_traceback(error, error.__traceback__)
 
 
 def _one_line(error: Exception) -> str:

@@ -14,7 +14,7 @@ import click
 
 from runstone.core.ids import DEFAULT_TENANT, UUID_PATTERN
 from runstone.errors import NotFound
-from runstone.settings import Settings, load_settings
+from runstone.settings import DEFAULT_STORE, Settings, load_settings
 
 if TYPE_CHECKING:  # help and completion have to be quick, and need no store
     from runstone.ports.store import Store
@@ -57,12 +57,25 @@ class Options:
             )
         if folders and settings.folder is not None:
             store = cast("Store", await open_folders(settings))
+            if not create:
+                _tell_of_no_runs(settings.folder)
         else:
             store = await open_as_set(settings)
         try:
             yield store
         finally:
             await store.close()
+
+
+def _tell_of_no_runs(folder: Path) -> None:
+    """Any folder can be a store that nothing was put into yet, and most of those that are named are none."""
+    from runstone.stores.folder.folders import PLACES
+
+    if any((folder / place).is_dir() for place in PLACES.values()):
+        return
+    meant = folder.absolute() / DEFAULT_STORE
+    instead = f"do you mean {meant}?" if meant.is_file() else "see --store and RUNSTONE_STORE."
+    click.echo(f"There is no `runs/` in {folder.absolute()}: {instead}", err=True)
 
 
 def with_options(command: _F) -> _F:

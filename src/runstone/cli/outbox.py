@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ from runstone.ports.store import EffectGroup, Store
 
 _HEADINGS: Final = ("effect", "status", "type", "tries", "next try", "error", "run")
 _GROUP_HEADINGS: Final = ("status", "type", "error", "effects")
+_NAMED: Final = 20
+"""How many of those that were left alone are named: of a group it may be thousands."""
 _STATUS = click.Choice(EFFECT.states, case_sensitive=False)
 
 
@@ -73,8 +75,12 @@ async def _list(
     async with options.open_store() as store:
         if groups:
             found = await store.effect_groups(options.tenant_id, status=status)
-            wanted = [one for one in found if effect_type in (None, one.effect_type)]
-            listing(wanted, as_json, _GROUP_HEADINGS, _group)
+            wanted = [
+                one
+                for one in found
+                if effect_type in (None, one.effect_type) and error_code in (None, one.error_code)
+            ]
+            listing(wanted[:limit], as_json, _GROUP_HEADINGS, _group)
             return
         effects = await store.list_effects(
             options.tenant_id, status=status, effect_type=effect_type, error_code=error_code, limit=limit
@@ -147,7 +153,7 @@ class _Chosen:
             raise click.UsageError("Name effects, or a group with --type, --error or --all.")
 
 
-def _choosing(command: Callable[..., None]) -> Callable[..., None]:
+def _choosing(command: Callable[..., int]) -> Callable[..., int]:
     for option in (
         click.option("--reason", default="", metavar="TEXT", help="Why; it is kept in the history."),
         click.option("--dry-run", is_flag=True, help="Only say how many it would be."),
@@ -164,49 +170,59 @@ def _choosing(command: Callable[..., None]) -> Callable[..., None]:
 @_choosing
 @with_options
 @click.pass_obj
-def requeue_command(options: Options, /, reason: str, **chosen: Any) -> None:
-    """Send dead letters again, each with its key."""
-    asyncio.run(_deal_with(options, _Chosen(**chosen), operations.requeue(reason), "requeued"))
+def requeue_command(options: Options, /, reason: str, **chosen: Any) -> int:
+    """Send dead letters again, each with its key.
+
+    Nothing is done if one that is named is no dead letter; the exit code is 1 if one ceased to be meanwhile.
+    """
+    return asyncio.run(_deal_with(options, _Chosen(**chosen), operations.requeue(reason), "requeued"))
 
 
 @outbox_command.command("discard")
 @_choosing
 @with_options
 @click.pass_obj
-def discard_command(options: Options, /, reason: str, **chosen: Any) -> None:
-    """Give dead letters up; their history stays."""
-    asyncio.run(_deal_with(options, _Chosen(**chosen), operations.discard(reason), "discarded"))
+def discard_command(options: Options, /, reason: str, **chosen: Any) -> int:
+    """Give dead letters up; their history stays.
+
+    Nothing is done if one that is named is no dead letter; the exit code is 1 if one ceased to be meanwhile.
+    """
+    return asyncio.run(_deal_with(options, _Chosen(**chosen), operations.discard(reason), "discarded"))
 
 
-async def _deal_with(options: Options, chosen: _Chosen, what: Callable[[Effect], Command], verb: str) -> None:
+async def _deal_with(options: Options, chosen: _Chosen, what: Callable[[Effect], Command], verb: str) -> int:
     async with options.open_store() as store:
-        if chosen.effects:
-            named = [await operations.find(store, options.tenant_id, name) for name in chosen.effects]
-            if chosen.dry_run:
-                dead = [effect for effect in named if effect.status == "DEAD_LETTER"]
-                say(f"{counted(len(dead), 'dead letter')} would be {verb}")
-                return
-            for effect in named:
-                await operations.apply(store, effect, what, operator())
-            say(f"{counted(len(named), 'dead letter')} {verb}")
-            return
-        group = _group_of(store, options.tenant_id, chosen)
+        letters = _letters(store, options.tenant_id, chosen)
         if chosen.dry_run:
-            say(f"{counted(len([one async for one in group]), 'dead letter')} would be {verb}")
-            return
-        done = await operations.apply_to_all(store, group, what, operator)
-    passed = f", {done.passed_over} left alone: they are no dead letters any more" if done.passed_over else ""
-    say(f"{counted(done.done, 'dead letter')} {verb}{passed}")
+            say(f"{counted(len([one async for one in letters]), 'dead letter')} would be {verb}")
+            return 0
+        done = await operations.apply_to_all(store, letters, what, operator)
+    said = f"{counted(done.done, 'dead letter')} {verb}"
+    if done.passed_over:
+        said += f", {len(done.passed_over)} left alone, no dead letters any more: {_some(done.passed_over)}"
+    say(said)
+    return 1 if chosen.effects and done.passed_over else 0
 
 
-def _group_of(store: Store, tenant_id: str, chosen: _Chosen) -> AsyncIterator[Effect]:
-    return operations.select(
+async def _letters(store: Store, tenant_id: str, chosen: _Chosen) -> AsyncIterator[Effect]:
+    """Those that are named are all looked at before the first is given out."""
+    if chosen.effects:
+        for effect in await operations.find_dead(store, tenant_id, chosen.effects):
+            yield effect
+        return
+    group = operations.select(
         store,
         tenant_id,
         status="DEAD_LETTER",
         effect_type=chosen.effect_type,
         error_code=chosen.error_code,
     )
+    async for effect in group:
+        yield effect
+
+
+def _some(ids: Sequence[str]) -> str:
+    return ", ".join(ids[:_NAMED]) + (" and more" if len(ids) > _NAMED else "")
 
 
 def operator() -> Context:

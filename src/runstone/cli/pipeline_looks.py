@@ -8,11 +8,11 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import click
 
+from runstone.cli.files import STANDARD, check_target, write_target
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import counted, say, say_json, when
 from runstone.cli.pipeline_common import LAST, find, graph_of, load_pipeline, opened, with_root
@@ -114,11 +114,17 @@ def _pretty(content: bytes) -> list[str]:
 @click.command("graph")
 @click.argument("source", metavar="[FILE.py|MODULE[:NAME]]", required=False)
 @click.option("--run", metavar="RUN", help="Draw a run on its own graph instead.")
-@click.option("-o", "--output", metavar="FILE", help="Where to. Default: standard output.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default=STANDARD,
+    help="Where to; a file that exists is replaced. Default: standard output.",
+)
 @with_root
 @click.pass_obj
 def graph_command(
-    options: Options, source: str | None, run: str | None, output: str | None, root: str
+    options: Options, source: str | None, run: str | None, output: str, root: str | None
 ) -> None:
     """Draw a graph of states as an SVG.
 
@@ -126,15 +132,13 @@ def graph_command(
     """
     if (source is None) == (run is None):
         raise click.UsageError("Name a pipeline or a --run, one of the two.")
+    check_target(output, force=True)
     if source is not None:
         pipeline = load_pipeline(source)
         drawn = drawing.svg(pipeline.graph, title=pipeline.name)
     else:
         drawn = asyncio.run(_drawn(options, root, run or LAST))
-    if output is None:
-        sys.stdout.write(drawn)
-    else:
-        Path(output).write_text(drawn, "utf-8")
+    write_target(output, drawn.encode(), force=True)
 
 
 async def _drawn(options: Options, root: str | None, name: str) -> str:

@@ -145,7 +145,13 @@ def worker_command(
         "never_fail_open": None if never_fail_open is None else listed(never_fail_open),
     }
     given = {name: value for name, value in given.items() if value is not None}
-    code = asyncio.run(_work(load_app(app), options, supervised, **given))
+    loaded = load_app(app)
+    if given["worker"] and not loaded.handlers:
+        raise SettingsInvalid(
+            f"{app} has no handlers, so there is nothing to work on: register one with @app.on(), "
+            "or say --only outbox for a worker that only sends effects"
+        )
+    code = asyncio.run(_work(loaded, options, supervised, **given))
     sys.stdout.flush()
     os._exit(code)  # a plain function that still runs in a thread would hold the process up
 

@@ -249,3 +249,4 @@ def docs_graph(*, max_fix_attempts: int = 3) -> Graph:
 
 
 DOCS_GRAPH: Final = docs_graph()
+"""What a pipeline has that names no other."""

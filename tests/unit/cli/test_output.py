@@ -46,6 +46,32 @@ def test_a_table_at_a_terminal_too(
     assert "[bold]" in said
 
 
+@pytest.mark.parametrize("columns", [200, 80, 40])
+def test_an_id_is_never_cut_however_narrow_the_terminal_is(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")  # a dumb one has 80 columns, whatever we say
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run_id = "01a1e11d-e85d-7c0b-ba27-45188d4c95b8"
+    row = (run_id, "COMPLETED", "a_handler_of_mine", "a-rather-long-key", "2026-11-15T21:29:56Z", "x y " * 9)
+    output.table(("run", "status", "handler", "key", "created", "reason"), [row, (run_id, *[None] * 5)])
+    said = capsys.readouterr().out
+    assert said.count(run_id) == 2
+    assert "COMPLETED" in said
+    assert "…" not in said
+    assert ("2026-11-15T21:29:56Z" in said) is (columns == 200)
+
+
+def test_a_table_without_rows_has_headings_at_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    output.table(("run", "status"), [])
+    assert capsys.readouterr().out.split() == ["run", "status"]
+
+
 @pytest.mark.parametrize("say", [output.say_json, output.say_data])
 def test_json_says_the_same_to_a_program(capsys: pytest.CaptureFixture[str], say: Any) -> None:
     value = {HOSTILE: [HOSTILE, "ä €", 1], "raw": msgspec.Raw('"\x9b\u2028"'.encode())}
@@ -67,6 +93,23 @@ def test_an_error_is_told_in_one_harmless_line(
         main.main([])
     assert ended.value.code == main.FAILED
     assert obeyed(capsys.readouterr().err) == "\n"
+
+
+def test_an_error_of_ours_is_shown_whole_and_is_no_finding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python's own exit code would be 1: that something was found."""
+
+    def mistaken(*given: Any, **more: Any) -> None:
+        raise ZeroDivisionError(HOSTILE)
+
+    monkeypatch.setattr(main.cli, "main", mistaken)
+    with pytest.raises(SystemExit) as ended:
+        main.main([])
+    assert ended.value.code == main.FAILED
+    said = capsys.readouterr().err
+    assert "in mistaken" in said
+    assert set(obeyed(said)) == {"\n"}
 
 
 def test_log_lines_keep_their_breaks_and_nothing_else() -> None:
