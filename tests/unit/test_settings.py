@@ -71,6 +71,8 @@ def test_a_store_is_a_path_or_a_url_of_one(value: str, path: str, tmp_path: Path
         ("postgresql+asyncpg://ada@h/db", "postgresql://ada@h/db", "postgresql://h/db"),
         ("postgresql:///db?host=/run/pg", "postgresql:///db?host=/run/pg", "postgresql://localhost/db"),
         ("postgresql://ada@one:1,two:2/db", "postgresql://ada@one:1,two:2/db", "postgresql://one:1,two:2/db"),
+        ("postgresql://a:b:%2F@[::1]:1/db", "postgresql://a:b:%2F@[::1]:1/db", "postgresql://[::1]:1/db"),
+        ("postgresql://%2Frun%2Fpg/db", "postgresql://%2Frun%2Fpg/db", "postgresql://%2Frun%2Fpg/db"),
     ],
 )
 def test_a_store_may_be_a_database(value: str, url: str, place: str, tmp_path: Path) -> None:
@@ -108,6 +110,14 @@ def test_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             "is no store: give a path, sqlite:///path, folder:path or postgresql://",
         ),
         ("postgresql://ada:secret@[host/db", "is no URL: write postgresql://user@host/database"),
+        ("postgresql://ada:secret/1@host/db", "percent-encode / # ? @ : in the password"),
+        ("postgresql://ada:17/secret@host/db", "percent-encode / # ? @ : in the password"),
+        ("postgresql://ada:secret#1@host/db", "percent-encode / # ? @ : in the password"),
+        ("postgresql://ada:secret?1@host/db", "percent-encode / # ? @ : in the password"),
+        ("postgresql://ada:secret@1@host/db", "percent-encode / # ? @ : in the password"),
+        ("postgresql://ada:secret@host:db/db", "is no URL: write postgresql://user@host/database"),
+        ("postgresql://ada:secret@host:65536/db", "is no URL: write postgresql://user@host/database"),
+        ("postgresql://ada:secret@one:1,/db", "is no URL: write postgresql://user@host/database"),
     ],
 )
 def test_a_bad_value_is_refused_and_its_origin_named(value: str, said: str, tmp_path: Path) -> None:
