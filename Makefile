@@ -76,7 +76,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --no-config --upgrade --universal --pyt
 lock: $(READY)  ## pin the newest allowed versions of every development dependency again
 	$(COMPILE) --extra testing --extra postgres --extra effects --extra pipeline --output-file $(LOCK) pyproject.toml requirements/dev.in > /dev/null
 	for peer in $(PEER_LOCKS:.lock=); do $(COMPILE) --output-file $$peer.lock $$peer.in > /dev/null || exit 1; done
-	@! grep -n '://' $(LOCK) $(PEER_LOCKS) || { echo "a lock file must name no host" >&2; exit 1; }
+	@! grep -nE '://|via -r /' $(LOCK) $(PEER_LOCKS) || { echo "a lock file must name no host, and no folder of this machine" >&2; exit 1; }
 
 clean:  ## remove .venv and everything that tools left behind
 	rm -rf .venv .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
