@@ -43,7 +43,9 @@ _SQLITE: Final = "sqlite:///"
 _FOLDER: Final = "folder:"
 _POSTGRES: Final = ("postgres", "postgresql")
 _EXAMPLE: Final = "postgresql://user@host/database"
-_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]+)(?::([0-9]{1,5})?)?")
+_HOST: Final = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]+)(?::([0-9]{1,5})?)?|:([0-9]{1,5})")
+"""With none, the port is this machine's."""
+_OPTION: Final = re.compile("[a-z_]+=.*")
 
 
 @dataclass(frozen=True)
@@ -366,13 +368,14 @@ def _is_url(url: str) -> bool:
     except ValueError:
         return False
     _, _, hosts = parts.netloc.rpartition("@")
-    alone = "@" not in parts.path + parts.query and "#" not in url and parts.netloc.count("@") <= 1
-    return alone and (not hosts or all(map(_is_host, hosts.split(","))))
+    alone = "@" not in parts.path and "#" not in url and parts.netloc.count("@") <= 1
+    options = all("@" not in option or _OPTION.fullmatch(option) for option in parts.query.split("&"))
+    return alone and options and (not hosts or all(map(_is_host, hosts.split(","))))
 
 
 def _is_host(host: str) -> bool:
     found = _HOST.fullmatch(host)
-    return found is not None and int(found[1] or 1) in range(1, 65536)
+    return found is not None and int(found[1] or found[2] or 1) in range(1, 65536)
 
 
 def _path(store: Setting) -> Path:

@@ -71,6 +71,8 @@ def test_a_store_is_a_path_or_a_url_of_one(value: str, path: str, tmp_path: Path
         ("postgresql+asyncpg://ada@h/db", "postgresql://ada@h/db", "postgresql://h/db"),
         ("postgresql:///db?host=/run/pg", "postgresql:///db?host=/run/pg", "postgresql://localhost/db"),
         ("postgresql://ada@one:1,two:2/db", "postgresql://ada@one:1,two:2/db", "postgresql://one:1,two:2/db"),
+        ("postgresql://ada@:5433/db", "postgresql://ada@:5433/db", "postgresql://:5433/db"),
+        ("postgresql://h/db?user=a@b", "postgresql://h/db?user=a@b", "postgresql://h/db"),
         ("postgresql://a:b:%2F@[::1]:1/db", "postgresql://a:b:%2F@[::1]:1/db", "postgresql://[::1]:1/db"),
         ("postgresql://%2Frun%2Fpg/db", "postgresql://%2Frun%2Fpg/db", "postgresql://%2Frun%2Fpg/db"),
     ],

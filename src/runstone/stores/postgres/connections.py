@@ -42,7 +42,10 @@ _SQL: Final = statements("postgres")
 
 def shown(dsn: str) -> str:
     """Where a database is, without user and password, however they are written: fit for messages."""
-    place = re.split("[?#]", dsn.partition("://")[2].rpartition("@")[2])[0]
+    rest = dsn.partition("://")[2]
+    if re.search("[?#].*=.*@", rest):  # the end of a password, or an option that is one: who knows
+        return "postgresql://…"
+    place = re.split("[?#]", rest.rpartition("@")[2])[0]
     return f"postgresql://{'localhost' if place[:1] in ('', '/') else ''}{place}"
 
 
@@ -140,13 +143,22 @@ class Login(msgspec.Struct, frozen=True):
     sees_all: bool
     sees_one: bool
     """The tenant that a transaction has set, as a member of `runstone_api`."""
+    member: bool
+    """Whether it is in `runstone_engine`, even if it does not inherit what that may see."""
 
     @property
     def refusal(self) -> str:
+        quoted = '"' + self.name.replace('"', '""') + '"'
+        if self.member:
+            return (
+                f"{self.name} is in runstone_engine without its rights and would see nothing: "
+                f"GRANT runstone_engine TO {quoted} WITH INHERIT TRUE, "
+                f"or before PostgreSQL 16 ALTER ROLE {quoted} INHERIT"
+            )
         otherwise = "; as it is, it can only start and send with `connection=`" if self.sees_one else ""
         return (
             f"{self.name} is no member of runstone_engine and would see nothing: "
-            f'GRANT runstone_engine TO "{self.name}"{otherwise}'
+            f"GRANT runstone_engine TO {quoted}{otherwise}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -65,11 +66,7 @@ async def test_so_does_who_is_bound_by_no_policy(
     ("right", "api"),
     [
         (API, False),
-        *(
-            (right, api)
-            for right in (MIGRATOR, "NOINHERIT IN ROLE runstone_engine", "")
-            for api in (False, True)
-        ),
+        *((right, api) for right in (MIGRATOR, "") for api in (False, True)),
     ],
 )
 async def test_nobody_else_takes_the_store_for_empty(
@@ -79,6 +76,21 @@ async def test_nobody_else_takes_the_store_for_empty(
     said = f'{name} is no member of runstone_engine and would see nothing: GRANT runstone_engine TO "{name}"'
     with pytest.raises(StoreUnusable, match=said):
         await PostgresStore.open(postgres_logins.url(postgres_url, right), api=api)
+
+
+async def test_who_is_in_the_role_without_its_rights_is_told_how_to_have_them(
+    postgres_url: str, postgres_logins: Logins, connection: Connection
+) -> None:
+    url = postgres_logins.url(postgres_url, "NOINHERIT IN ROLE runstone_engine")
+    for api in (False, True):
+        with pytest.raises(StoreUnusable, match="in runstone_engine without its rights") as refused:
+            await PostgresStore.open(url, api=api)
+    newer, older = re.findall(
+        r'GRANT \w+ TO "\w+" WITH INHERIT TRUE|ALTER ROLE "\w+" INHERIT', str(refused.value)
+    )
+    await connection.execute(newer if connection.get_server_version().major >= 16 else older)
+    async with await PostgresStore.open(url) as store:
+        assert await store.commit(received(1)) == Committed()
 
 
 async def test_who_migrates_can_look_at_the_schema(postgres_url: str, postgres_logins: Logins) -> None:

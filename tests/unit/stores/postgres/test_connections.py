@@ -20,6 +20,8 @@ from runstone.stores.postgres.connections import one_by_one, shown
         ("postgresql://ada:secret#1@h/db", "postgresql://h/db"),
         ("postgresql://ada:secret@1@h/db", "postgresql://h/db"),
         ("postgresql://ada:secret@h:port/db", "postgresql://h:port/db"),
+        ("postgresql://h/db?password=c@secret", "postgresql://…"),
+        ("postgresql://ada:secret?a=1@h/db", "postgresql://…"),
     ],
 )
 def test_a_place_is_shown_without_user_and_password(url: str, place: str) -> None:

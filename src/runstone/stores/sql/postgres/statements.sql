@@ -203,7 +203,8 @@ SELECT
     rolname::text AS name,
     rolsuper OR rolbypassrls OR coalesce(pg_has_role(rolname, to_regrole('runstone_engine')::oid, 'USAGE'), false)
         AS sees_all,
-    coalesce(pg_has_role(rolname, to_regrole('runstone_api')::oid, 'USAGE'), false) AS sees_one
+    coalesce(pg_has_role(rolname, to_regrole('runstone_api')::oid, 'USAGE'), false) AS sees_one,
+    coalesce(pg_has_role(rolname, to_regrole('runstone_engine')::oid, 'MEMBER'), false) AS member
 FROM pg_roles
 WHERE rolname = current_user;
 
