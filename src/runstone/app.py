@@ -44,7 +44,8 @@ S = TypeVar("S", bound=SignalSpec)
 X = TypeVar("X")
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 
-_CALL_OPTIONS: Final = frozenset({"name", *CallOptions.__struct_fields__})
+_TOOL_OPTIONS: Final = frozenset({"name", *CallOptions.__struct_fields__})
+_SPECIALIST_OPTIONS: Final = _TOOL_OPTIONS - {"cache_ttl"}
 _HANDLER_OPTIONS: Final = frozenset({"channel", "name", "key", "concurrency", "approval"})
 _MAX_KEY: Final = 255
 """A key is the signal's id where it comes from."""
@@ -134,8 +135,10 @@ class App:
         return self._register("SPECIALIST_CALL", function, options)
 
     def _register(self, step_type: StepType, function: Any, options: dict[str, Any]) -> Any:
-        decorator = "@app.tool" if step_type == "TOOL_SEQUENCE" else "@app.specialist"
-        check_given(decorator, options, _CALL_OPTIONS)
+        if step_type == "TOOL_SEQUENCE":
+            check_given("@app.tool", options, _TOOL_OPTIONS)
+        else:
+            check_given("@app.specialist", options, _SPECIALIST_OPTIONS)
         name = options.pop("name", None)
 
         def register(function: Any) -> Callee[Any, Any]:

@@ -26,6 +26,7 @@ from runstone.engine.pen import Pen
 from runstone.engine.requests import StepRequest, output_of
 from runstone.engine.scope import cancelled_from_outside
 from runstone.ports.clock import Clock
+from runstone.ports.exits import stops_the_process
 from runstone.ports.store import Claim
 
 _log = logging.getLogger("runstone.execution")
@@ -100,9 +101,9 @@ class Attempts:
             async with nullcontext() if timeout is None else asyncio.timeout(None) as limit:
                 begun = None if timeout is None or limit is None else _starter(limit, timeout)
                 value = recalled or await request.perform(begun)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if stops_the_process(error):
+                raise
             if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
                 raise
             self._failed(request, error, began)

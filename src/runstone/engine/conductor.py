@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from runstone.engine.scope import CURRENT, Scope, cancelled_from_outside
 from runstone.errors import RegistrationError, UseRunFirst
+from runstone.ports.exits import stops_the_process
 
 Finish: TypeAlias = Literal["all", "first"]
 
@@ -27,6 +28,8 @@ class Conductor:
         self._idle = idle
         self._arrived: list[tuple[int, int, Scope, asyncio.Future[Any], Any]] = []
         self._count = 0
+        self.home: asyncio.Task[Any] | None = None
+        """The worker's task that executes the run."""
         self.closed = False
 
     @property
@@ -52,7 +55,7 @@ class Conductor:
         try:
             return await future
         except asyncio.CancelledError:
-            if scope.blocked and not self.closed:
+            if scope.blocked and not self.closed and not self._torn_down:
                 # Neither the engine nor a group of branches did this: `asyncio.timeout` did, or another
                 # task. On replay it would come at another moment, or never.
                 self.resume(scope)
@@ -60,6 +63,11 @@ class Conductor:
             raise
         finally:
             scope.blocked = False
+
+    @property
+    def _torn_down(self) -> bool:
+        """Whether all tasks are cancelled at once, as `asyncio.run` does when `sys.exit` ends its loop."""
+        return self.home is not None and self.home.cancelling() > 0
 
     def arrive(self, run_seq: int, scope: Scope, future: asyncio.Future[Any], outcome: Any) -> None:
         """An outcome is there for a branch that waits, to be delivered in its turn."""
@@ -145,9 +153,11 @@ class _Group:
             self._results[place] = await coroutine
             if self._finish == "first":
                 self._decide_by(place)
-        except (KeyboardInterrupt, GeneratorExit):
+        except GeneratorExit:
             raise
         except BaseException as error:  # `sys.exit` too: it is the run's end, and not the worker's
+            if stops_the_process(error):
+                raise
             if isinstance(error, asyncio.CancelledError) and cancelled_from_outside():
                 if not self._over:
                     raise

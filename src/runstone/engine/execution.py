@@ -40,6 +40,7 @@ from runstone.engine.scope import Scope, cancelled_from_outside
 from runstone.engine.waiting import Waiter, Waiting
 from runstone.errors import StaleFence, UseRunFirst
 from runstone.ports.clock import Clock
+from runstone.ports.exits import stops_the_process
 from runstone.ports.store import Claim, Host
 
 Ending: TypeAlias = Literal["ended", "suspended", "continued", "paused", "lost", "failed"]
@@ -143,6 +144,7 @@ class Execution:
             if self._refused():
                 return await self._over
             self.conductor.running = 1
+            self.conductor.home = asyncio.current_task()
             root = asyncio.ensure_future(self._root())
             return await self._over
         finally:
@@ -171,9 +173,9 @@ class Execution:
         CURRENT_STEP.set(None)  # the run may have been started from inside another's step
         try:
             result = await self._handle(self)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
+            if stops_the_process(error):
+                raise
             if self._stopping or (isinstance(error, asyncio.CancelledError) and cancelled_from_outside()):
                 raise
             info = error_info(error)

@@ -59,6 +59,8 @@ class Callee(Generic[P, R_co]):
         self.step_type = step_type
         self.name = checked_name(name)
         self.call_options = checked_options(name, options)
+        if step_type == "SPECIALIST_CALL" and options.cache_ttl is not None:
+            raise RegistrationError(f"{name}: cache_ttl is for tools: a specialist is asked each time")
         self.signature = signature or Signature(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.__doc__ = function.__doc__

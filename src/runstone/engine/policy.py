@@ -63,7 +63,7 @@ def spoken(duration: timedelta) -> str:
         count, rest = divmod(duration, unit)
         if count > 0 and not rest:
             return f"{count} {name}{'s' if name == 'day' and count > 1 else ''}"
-    return f"{duration.total_seconds():g} s"
+    return f"{duration.total_seconds():.6f}".rstrip("0").rstrip(".") + " s"
 
 
 def seconds(count: float) -> timedelta:

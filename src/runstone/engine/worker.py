@@ -222,7 +222,7 @@ class Worker:
         except RunstoneError as error:
             self._told.warn(f"cannot claim runs: {error}")
             return 0
-        self._leased_until = now + self._lease
+        self._leased(now)
         if self._stopping:  # they are given back with whatever else it has
             return 0
         for claim in claims:
@@ -292,6 +292,9 @@ class Worker:
             self._loading.discard(claim.run_id)
         if lapses != self._lapses or self._expired:  # another worker's by now, maybe (§STO-24)
             _log.warning("run %s is given up: the lease ended while it was being loaded", claim.run_id)
+            return None
+        if case is not None and case.run_fence != claim.fence:
+            _log.warning("run %s is given up: it was claimed again while it was being loaded", claim.run_id)
             return None
         return case
 
@@ -369,13 +372,18 @@ class Worker:
                 _log.warning("cannot extend the lease: %s", str(error) or "the store takes too long")
                 self._stop_if_expired()
                 continue
-            self._leased_until = now + self._lease
+            self._leased(now)
             for run_id, execution in executions.items():
                 if run_id not in news:
                     execution.abandon()
                 elif news[run_id] > execution.state.last_seq:
                     self._read_news(run_id)
             await self._release_strays(news)
+
+    def _leased(self, now: datetime) -> None:
+        """It has a lease from now on; what it was loading under one that had ended may be another's."""
+        self._lapses += self._expired
+        self._leased_until = now + self._lease
 
     def _stop_if_expired(self) -> None:
         """Whoever could not renew its lease in time has lost its runs, and stops (§STO-24)."""

@@ -37,6 +37,7 @@ from runstone.outbox.recorder import Recorder
 from runstone.outbox.services import Service
 from runstone.ports.clock import Clock
 from runstone.ports.executor import EffectCall, Failed, InnerExecutor, Outcome
+from runstone.ports.exits import stops_the_process
 from runstone.ports.store import EffectClaim, Host
 
 TROUBLE: Final = timedelta(minutes=5)
@@ -259,7 +260,9 @@ class Carrier:
             if task is None or task.cancelling():
                 raise
             outcome = raised(RetryableError("The executor was cancelled by something of its own"))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` is not the worker's end (§ENG-52)
+            if stops_the_process(error):
+                raise
             outcome = raised(error)
         if flight.host is not None:
             if isinstance(outcome, Failed) and outcome.target_down:

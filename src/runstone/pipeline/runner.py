@@ -28,6 +28,7 @@ from runstone.pipeline.plan import Wishes
 from runstone.pipeline.results import Results
 from runstone.pipeline.reuse import Base
 from runstone.pipeline.work import Reader, Work
+from runstone.ports.exits import stops_the_process
 
 SCRATCH: Final = "scratch"
 """The folder of a run for what is no artifact."""
@@ -48,7 +49,7 @@ class Progress:
 class _WorkFailed(Exception):
     """Ends the run: an item, or the code that plans items, went wrong."""
 
-    def __init__(self, item: str, cause: Exception, *events: Payload) -> None:
+    def __init__(self, item: str, cause: BaseException, *events: Payload) -> None:
         super().__init__(item)
         self.item = item
         self.cause = cause
@@ -233,7 +234,9 @@ class Runner:
             self._results.put(result)
         except StoreError:  # a full disk, say: the run stops here, and goes on when it is resumed
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # `sys.exit` is the item's end, and no end of the process
+            if stops_the_process(error):
+                raise
             details = ErrorInfo(
                 category="APPLICATION", code=type(error).__name__, message=storable(str(error))
             )

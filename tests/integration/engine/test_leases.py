@@ -204,6 +204,82 @@ async def test_nor_is_it_when_the_worker_has_its_next_lease_by_then(
                 assert await within(other.handle(started).result()) == "done"
 
 
+async def test_nor_when_it_gets_its_next_lease_without_noticing_that_one_was_over(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heart beats once in twenty minutes here: the claim is the first to tell the time."""
+    app = rs.App("desk")
+    clock = VirtualClock()
+    entered: list[str] = []
+    gate, claimed = asyncio.Event(), asyncio.Event()
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        entered.append(run.id)
+        await gate.wait()
+        return "done"
+
+    async with process(app, path, clock=clock, worker=False):
+        started = await app.start(handle)
+    slow = SlowReads(monkeypatch)
+    async with process(app, path, lease=rs.hours(1), clock=clock) as here:
+        await within(slow.read.wait())
+        real = here.runtime.store.claim
+
+        async def claim(*arguments: Any, **more: Any) -> Any:
+            claims = await real(*arguments, **more)
+            asyncio.get_running_loop().call_soon(claimed.set)
+            return claims
+
+        with pytest.MonkeyPatch.context() as broken:
+            broken.setattr(here.runtime.store, "claim", busy)
+            clock.advance(rs.hours(1))
+            async with process(app, path, clock=clock) as other:
+                await until(lambda: entered == [started.id], "the other one beginning")
+                broken.setattr(here.runtime.store, "claim", claim)
+                await within(claimed.wait())
+                slow.gate.set()
+                await until(lambda: not here.worker.holds(started.id), "the late reading being given up")
+                assert entered == [started.id]
+                gate.set()
+                assert await within(other.handle(started).result()) == "done"
+
+
+async def test_nor_is_one_that_somebody_else_has_claimed_by_then(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = rs.App("desk")
+    entered: list[str] = []
+    gate, asked, late = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    real = SqliteStore.load
+
+    @app.on()
+    async def handle(run: rs.Run) -> str:
+        entered.append(run.id)
+        await gate.wait()
+        return "done"
+
+    async def load(store: SqliteStore, *arguments: Any, **more: Any) -> Any:
+        if not asked.is_set():
+            asked.set()
+            await late.wait()
+        return await real(store, *arguments, **more)
+
+    async with process(app, path, worker=False):
+        started = await app.start(handle)
+    monkeypatch.setattr(SqliteStore, "load", load)
+    async with process(app, path, lease=rs.hours(1), concurrency=1) as here:
+        await within(asked.wait())
+        assert await here.runtime.store.release(here.worker.id) == 1
+        async with process(app, path) as other:
+            await until(lambda: entered == [started.id], "the other one beginning")
+            late.set()
+            await until(lambda: not here.worker.holds(started.id), "the late reading being given up")
+            assert entered == [started.id]
+            gate.set()
+            assert await within(other.handle(started).result()) == "done"
+
+
 async def test_a_run_that_cannot_be_written_is_given_back_and_tried_again(
     path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

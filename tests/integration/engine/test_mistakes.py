@@ -382,6 +382,10 @@ class TestRegistration:
             rs.App("x").tool(retrys=3)  # type: ignore[call-overload]
         with pytest.raises(RegistrationError, match=r"@app\.specialist has no option 'retrys'"):
             rs.App("x").specialist(retrys=3)  # type: ignore[call-overload]
+        with pytest.raises(RegistrationError, match=r"@app\.specialist has no option 'cache_ttl'; it has at"):
+            rs.App("x").specialist(cache_ttl=rs.minutes(1))  # type: ignore[call-overload]
+        with pytest.raises(RegistrationError, match="cache_ttl is for tools"):
+            rs.App("x").specialist(name="one")(lambda: 1).options(cache_ttl=rs.minutes(1))
 
     def test_options_of_the_wrong_kind(self) -> None:
         with pytest.raises(RegistrationError, match=r"no rs\.Retry"):

@@ -132,8 +132,8 @@ async def test_an_effect_goes_out_and_its_run_completes(house: House) -> None:
 
 
 async def test_a_failure_is_retried_with_the_same_key(house: House) -> None:
-    """§OUT-20, §OUT-25."""
-    house.failures["front"] = [failed("BUSY"), ConnectionError("gone"), rs.RetryableError("later")]
+    """§OUT-20, §OUT-25; `sys.exit` is a failure like others (§ENG-52)."""
+    house.failures["front"] = [failed("BUSY"), SystemExit(3), rs.RetryableError("later")]
 
     @house.app.on()
     async def visit(run: rs.Run) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,27 @@ class TestFailing:
         assert shown == replayed
         assert b'"run_state":"FAILED"' in shown
         assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+    @pytest.mark.parametrize("threaded", [False, True])
+    async def test_an_item_that_exits_ends_the_run_and_not_the_process(
+        self, tmp_path: Path, threaded: bool
+    ) -> None:
+        pipeline = rs.Pipeline("p")
+
+        def leaves(work: rs.Work) -> None:
+            sys.exit(4)
+
+        async def leaves_the_loop(work: rs.Work) -> None:
+            sys.exit(4)
+
+        pipeline.item("CREATED", name="leaves")(leaves if threaded else leaves_the_loop)
+        async with opened(tmp_path) as pipelines:
+            outcome = await pipelines.run(pipeline)
+            _, state = await pipelines.look(outcome.run_id)
+        assert (outcome.run_state, outcome.message) == ("FAILED", "leaves: SystemExit: 4")
+        item = state.work_items["leaves"]
+        assert item.error is not None
+        assert item.error.code == "SystemExit"
 
     async def test_what_a_failed_item_had_written_is_not_there(self, tmp_path: Path) -> None:
         pipeline = rs.Pipeline("p")

@@ -26,8 +26,10 @@ def test_durations() -> None:
     [
         (seconds(0.5), "0.5 s"),
         (seconds(0), "0 s"),
+        (seconds(0.0005), "0.0005 s"),
         (seconds(-60), "-60 s"),
         (seconds(90), "90 s"),
+        (seconds(1_000_001), "1000001 s"),
         (minutes(1), "1 min"),
         (hours(36), "36 h"),
         (days(1), "1 day"),
