@@ -214,6 +214,10 @@ async def test_without_their_supervisor_they_drain(tmp_path: Path) -> None:
 
 BROKEN = "import runstone\nraise ImportError('no such luck')\n"
 EMPTY = "import runstone\napp = runstone.App('a')\n"
+SENDING = EMPTY + (
+    "class Note(runstone.EffectSpec):\n    EFFECT_TYPE = 'NOTE'\n"
+    "@app.executor(Note)\nasync def note(spec: Note) -> None: ...\n"
+)
 SOUND = EMPTY + "@app.on()\nasync def idle(run: runstone.Run) -> None: ...\n"
 
 
@@ -223,9 +227,10 @@ SOUND = EMPTY + "@app.on()\nasync def idle(run: runstone.Run) -> None: ...\n"
         (None, (), 2, "runstone: There is no file "),
         (BROKEN, (), 2, "broken.py cannot be loaded: ImportError: no such luck"),
         (EMPTY, (), 2, "broken.py:app has no handlers"),
+        (SENDING, ("--only", "runs"), 2, "broken.py:app has no handlers"),
         (SOUND, ("--store", "/nowhere/a.db"), 2, "/nowhere/a.db"),
     ],
-    ids=["no file", "import error", "no handlers", "no store"],
+    ids=["no file", "import error", "no handlers", "only executors", "no store"],
 )
 async def test_what_cannot_start_says_so_once(
     tmp_path: Path, source: str | None, options: tuple[str, ...], code: int, message: str
@@ -239,11 +244,12 @@ async def test_what_cannot_start_says_so_once(
     assert workers.said("\n") == 1 or source == BROKEN, workers.output
 
 
-async def test_processes_that_only_send(tmp_path: Path) -> None:
-    """They need no handlers for that."""
+@pytest.mark.parametrize(("source", "options"), [(EMPTY, ("--only", "outbox")), (SENDING, ())])
+async def test_processes_that_only_send(tmp_path: Path, source: str, options: tuple[str, ...]) -> None:
+    """They need no handlers for that, and with executors nobody has to say so."""
     app = tmp_path / "empty.py"
-    app.write_text(EMPTY)
-    with Site(tmp_path).workers("--only", "outbox", app=f"{app}:app") as workers:
+    app.write_text(source)
+    with Site(tmp_path).workers(*options, app=f"{app}:app") as workers:
         await until(lambda: workers.said("working on") == 2, "both are ready")
         workers.process.send_signal(signal.SIGTERM)
         assert await workers.code() == 0

@@ -25,6 +25,8 @@ def check_target(output: str, *, force: bool) -> None:
     """Refuses what cannot be written to, or must not; to be asked before work is done for it."""
     if output == STANDARD:
         return
+    if not output:
+        raise click.UsageError("The name of the file is empty: name one, or - for standard output.")
     found = _found(output)
     if found is None:
         folder = Path(os.path.realpath(output)).parent if os.path.basename(output) else Path(output)
@@ -45,7 +47,7 @@ def write_target(output: str, content: bytes, *, force: bool) -> None:
     if output == STANDARD or _is_stdout(found):
         sys.stdout.buffer.write(content)
     elif found is None or stat.S_ISREG(found.st_mode):
-        _write_file(output, content, force)
+        _write_file(output, content, force, found)
     else:
         _write_through(output, content)
 
@@ -78,12 +80,17 @@ def _write_through(output: str, content: bytes) -> None:
         file.write(content)
 
 
-def _write_file(output: str, content: bytes, force: bool) -> None:
-    """All of it or nothing: under another name first, then, durable, under its own."""
+def _write_file(output: str, content: bytes, force: bool, replaced: os.stat_result | None) -> None:
+    """All of it or nothing: under another name first, then, durable, under its own.
+
+    Who may read what is replaced may read what replaces it, and nobody else, at no time.
+    """
     target = Path(os.path.realpath(output))
     draft = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         with _named(output), open(draft, "xb") as file:
+            if replaced is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(replaced.st_mode))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from runstone.core import codec
 from runstone.core.ids import UUID_PATTERN, is_id
-from runstone.errors import NotFound, StoreCorrupt
+from runstone.errors import InvalidPayload, NotFound, StoreCorrupt
 from runstone.ports.store import Store
 
 SHORTEST: Final = 6
@@ -18,6 +19,10 @@ _TEMPLATE: Final = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 
 async def find_run(store: Store, tenant_id: str, text: str) -> str:
     """The id of the run that is meant; a whole id needs no row, so that damage cannot hide a run."""
+    try:
+        codec.check_text(text)
+    except InvalidPayload as error:  # no store could be asked for it
+        raise NotFound(f"There is no run with the id or key {text!r}: {error}") from error
     named = text.lower()
     if re.fullmatch(UUID_PATTERN, named) and await _is_run(store, tenant_id, named):
         return named

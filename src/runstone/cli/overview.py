@@ -13,7 +13,8 @@ from msgspec import Raw
 from runstone.core import codec
 from runstone.core.effect import EFFECT_WAIT, Effect
 from runstone.core.events import Event
-from runstone.core.payloads import ErrorInfo, RunPaused
+from runstone.core.ids import DEFAULT_TENANT
+from runstone.core.payloads import ErrorInfo, RunPaused, StepFailed
 from runstone.core.run import Run
 from runstone.core.signal import Signal
 from runstone.core.state import RunState
@@ -167,7 +168,7 @@ def overview(state: RunState, events: Sequence[Event], signal: Signal | None) ->
         duration_ms=_milliseconds(run.started_at, run.completed_at),
         exit_reason=run.exit_reason,
         result=None if run.result is None else state.whole(run.result),
-        error=_failure(run.error_details, state, _failed_step(state, events)),
+        error=_failure(run.error_details, state, _failed_step(run, state, events)),
         paused=paused,
         approval_required=waits_for_approval(state),
         retryable_steps=retryable_steps(state),
@@ -221,16 +222,22 @@ def _pause(run: Run, events: Sequence[Event]) -> Pause | None:
     return Pause(reason=data.reason, since=event.occurred_at, by=event.actor, details=details)
 
 
-def _failed_step(state: RunState, events: Sequence[Event]) -> str | None:
-    """The step whose failure the run's own was caused by, be it through an effect of the step's."""
-    by_id = {event.id: event for event in events}
+def _failed_step(run: Run, state: RunState, events: Sequence[Event]) -> str | None:
+    """The step that failed the run, itself or by an effect it asked for; none if the handler's own error did.
+
+    What caused the run's failure is no help: it is what let the handler go on (§ORD-42).
+    """
+    if run.error_details is None:
+        return None
+    error = codec.decode_as(state.whole(run.error_details), ErrorInfo)
+    if state.handler_returned:
+        return next((_key_of(one, state) for one in state.effects.values() if one.id in error.message), None)
+    latest = set(state.latest_steps.values())
     for event in reversed(events):
-        if event.event_type == "RUN_FAILED":
-            cause = by_id.get(event.causation_id or "")
-            if cause is None:
-                return None
-            effect = state.effects.get(cause.aggregate_id)
-            return _key_of(effect, state) if effect else cause.step_key
+        if event.event_type == "STEP_FAILED" and event.aggregate_id in latest:
+            told = codec.decode_as(event.event_data, StepFailed).error
+            if (told.code, told.message) == (error.code, error.message):
+                return event.step_key
     return None
 
 
@@ -279,27 +286,34 @@ def _effect(effect: Effect, state: RunState) -> EffectView:
 
 
 def _to_do(run: Run, state: RunState, paused: Pause | None, waits: Sequence[Wait]) -> Iterator[str]:
+    option = _for(run.tenant_id)
+    named = f"{run.id}{option}"
     if waits_for_approval(state):
-        yield f"it waits for approval: `runstone control approve {run.id}`"
+        yield f"it waits for approval: `runstone control approve {named}`"
     if paused is not None:
         parked = retryable_steps(state)
         advice = _ADVICE.get(paused.reason, "`runstone control resume {run}` lets it go on")
         if paused.reason != "PARKED" and parked:
             advice = _ADVICE["PARKED"]
-        yield advice.format(run=run.id, step=shlex.quote(parked[0]) if parked else "STEP")
+        yield advice.format(run=named, step=shlex.quote(parked[0]) if parked else "STEP")
     for wait in waits:
         if wait.takes_answer:
-            yield f"answer a wait: `runstone control answer {run.id} {shlex.quote(wait.name or '')} JSON`"
+            yield f"answer a wait: `runstone control answer {named} {shlex.quote(wait.name or '')} JSON`"
     for effect in state.effects.values():
         if effect.status == "DEAD_LETTER":
-            yield f"a dead letter: `runstone outbox requeue {effect.id}`, or `discard`"
+            yield f"a dead letter: `runstone outbox requeue {effect.id}{option}`, or `discard`"
         if effect.status == "UNKNOWN":
             yield (
                 "nobody knows whether it was sent: look at its receiver, then "
-                f"`runstone effects reconcile {effect.id} --sent` or `--not-sent`"
+                f"`runstone effects reconcile {effect.id}{option} --sent` or `--not-sent`"
             )
     if state.pipeline is not None:
-        yield f"its graph: `runstone pipeline status {run.id}`"
+        yield f"its graph: `runstone pipeline status {named}`"
+
+
+def _for(tenant_id: str) -> str:
+    """The verbs see one tenant, unless told otherwise the default one."""
+    return "" if tenant_id == DEFAULT_TENANT else f" --tenant {tenant_id}"
 
 
 def _milliseconds(started: datetime | None, ended: datetime | None) -> int | None:

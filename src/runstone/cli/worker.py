@@ -147,10 +147,12 @@ def worker_command(
     given = {name: value for name, value in given.items() if value is not None}
     loaded = load_app(app)
     if given["worker"] and not loaded.handlers:
-        raise SettingsInvalid(
-            f"{app} has no handlers, so there is nothing to work on: register one with @app.on(), "
-            "or say --only outbox for a worker that only sends effects"
-        )
+        if not (given["outbox"] and loaded.services):
+            raise SettingsInvalid(
+                f"{app} has no handlers, so there is nothing to work on: register one with @app.on(), "
+                "or say --only outbox for a worker that only sends effects"
+            )
+        given["worker"] = False  # its executors are all it has
     code = asyncio.run(_work(loaded, options, supervised, **given))
     sys.stdout.flush()
     os._exit(code)  # a plain function that still runs in a thread would hold the process up

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, Raw
 
+from runstone.core import codec
 from runstone.core.catalogue import CATALOGUE
 from runstone.core.commands import Control, CreateRun, ReceiveSignal, RefuseControl, ReportConflict
 from runstone.core.commit import Context, Lease
@@ -182,6 +183,7 @@ class Gateway:
         if run is None:
             stone = await self._store.find_tombstone(tenant_id, stream_id=run_id)
             raise NotFound(f"There is no run {run_id}") if stone is None else stone.error
+        _check_texts(target=target, reason=reason, sender=sender, id=control_signal_id)
         self._check_size(target, data, reason)
         signal_id = self._new_id() if control_signal_id is None else known_as(run_id, control_signal_id)
         objection = await self._authorization.objection(sender, kind, run)
@@ -263,6 +265,12 @@ def _other_start(run: Run, create: CreateRun) -> str:
     owner = f"Key {create.key!r} belongs to run {run.id} of {run.plan_id!r}"
     same = run.plan_id == create.plan_id
     return f"{owner}, started with another value" if same else f"{owner}, not of {create.plan_id!r}"
+
+
+def _check_texts(**texts: str | None) -> None:
+    """Refuses what no event could hold, such as a command line's bytes that are no UTF-8."""
+    for name, text in texts.items():
+        codec.check_text(text or "", f"/{name}")
 
 
 def _raise_if_rejected(event: Event, signal_id: str, kind: ControlKind) -> None:

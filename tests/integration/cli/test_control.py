@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ PATIENCE = rs.seconds(ENOUGH)
 
 app = rs.App("desk", version="3.1")
 closed = False
+BYTES = os.fsdecode(b"a\xffb")
 
 
 @app.tool(on_exhausted="park")
@@ -53,6 +54,40 @@ async def pay(run: rs.Run, amount: int) -> str:
 @app.on()
 async def fail(run: rs.Run, _: None) -> None:
     await run.call(broken, 7)
+
+
+@app.tool
+async def fine() -> int:
+    return 1
+
+
+@app.on()
+async def fail_after_a_step(run: rs.Run, _: None) -> None:
+    await run.call(fine)
+    raise ValueError("mine")
+
+
+@app.on()
+async def fail_after_a_failure(run: rs.Run, _: None) -> None:
+    with suppress(rs.StepFailed):
+        await run.call(broken, 7)
+    raise ValueError("mine")
+
+
+@app.on()
+async def fail_in_a_branch(run: rs.Run, _: None) -> None:
+    async def work() -> None:
+        await run.call(broken, 7)
+
+    async def rest() -> None:
+        await run.sleep(rs.days(3))
+
+    await run.gather(work(), rest())
+
+
+@app.on()
+async def fail_to_fit(run: rs.Run, _: None) -> int:
+    return str(await run.call(fine))  # type: ignore[return-value]
 
 
 @app.on(approval=True)
@@ -296,6 +331,53 @@ async def test_a_page_is_for_people_to_read(file: Desk) -> None:
         assert "\x1b" not in page
         assert "charge#1\tTOOL_SEQUENCE\tFAILED\t1\t" in page
         assert f"`runstone control retry {parked.id} 'charge#1'` tries it again" in page
+
+
+@pytest.mark.parametrize(
+    ("handler", "code", "step"),
+    [
+        (fail_after_a_step, "ValueError", None),
+        (fail_after_a_failure, "ValueError", None),
+        (fail_in_a_branch, "TerminalError", "gather#1.0/broken#1"),
+        (fail_to_fit, "INVALID_PAYLOAD", None),
+    ],
+)
+async def test_a_page_blames_the_step_that_failed_the_run_or_none(
+    file: Desk, handler: rs.Handler[None, Any], code: str, step: str | None
+) -> None:
+    async with file.open():
+        with pytest.raises(rs.RunFailed):
+            await (await app.start(handler, None, key="x")).result(timeout=PATIENCE)
+        error = (await file.page("x"))["error"]
+        assert (error["code"], error["step"]) == (code, step)
+        (line,) = [one for one in (await file.do("show", "x")).splitlines() if one.startswith("error ")]
+        assert line.endswith(f" (step {step})") if step else "(step" not in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (("pause", "x", "--reason", BYTES), "/reason"),
+        (("pause", "x", "--id", BYTES), "/id"),
+        (("retry", "x", BYTES), "/target"),
+        (("answer", "x", BYTES, "1", "--early"), "/target"),
+    ],
+)
+async def test_bytes_that_are_no_text_are_refused_in_one_line(
+    file: Desk, arguments: tuple[str, ...], place: str
+) -> None:
+    async with file.open():
+        handle = await app.start(ask, None, key="x")
+        await until_waiting(handle)
+        line = await file.refused("control", *arguments)
+        assert line == f"runstone: text holds a lone surrogate (at '{place}')"
+        assert (await file.page("x"))["status"] == "RUNNING"
+
+
+async def test_bytes_that_are_no_text_name_no_run(file: Desk) -> None:
+    async with file.open():
+        line = await file.refused("show", BYTES)
+    assert line.startswith("runstone: There is no run with the id or key 'a\\udcffb'")
 
 
 async def test_verbs_of_control_are_completed(file: Desk) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 from pathlib import Path
 
 import click
 import pytest
 
-from runstone.cli.files import write_target
+from runstone.cli.files import check_target, write_target
 
 
 def names(folder: Path) -> list[str]:
@@ -26,6 +27,25 @@ def test_a_file_is_replaced_only_when_told(tmp_path: Path) -> None:
     write_target(str(file), b"two", force=True)
     assert file.read_bytes() == b"two"
     assert names(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664])
+def test_what_replaces_a_file_has_its_mode(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"secret")
+    file.chmod(mode)
+    write_target(str(file), b"another", force=True)
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"another", mode)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_without_a_name_is_refused(
+    tmp_path: Path, force: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(click.UsageError, match="is empty: name one"):
+        check_target("", force=force)
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("force", [False, True])

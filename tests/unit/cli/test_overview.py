@@ -15,7 +15,7 @@ from runstone.core.commit import Context
 from runstone.core.decide import Case, decide
 from runstone.core.events import Event
 from runstone.core.ids import DEFAULT_TENANT
-from runstone.core.payloads import ErrorInfo, WaitSpec
+from runstone.core.payloads import ErrorInfo, OutputResult, WaitSpec
 from runstone.testing.clock import SeededIds, VirtualClock
 
 ERROR = ErrorInfo(category="EXTERNAL", code="E1", message="it is down")
@@ -29,6 +29,7 @@ SIGNAL = commands.ReceiveSignal(
 )
 STARTED = (SIGNAL, commands.CreateRun(plan_id="handler"), commands.StartRun())
 STEP = commands.StartStep(step_key="charge#1", step_type="TOOL_SEQUENCE")
+DONE = OutputResult(tool_results=(Raw(b"null"),))
 ASKED = commands.RequestEffect(
     step_key="charge#1",
     effect_type="HTTP_REQUEST",
@@ -42,10 +43,10 @@ ASKED = commands.RequestEffect(
 class Told:
     """A run, and what has happened to it."""
 
-    def __init__(self, *story: Command) -> None:
+    def __init__(self, *story: Command, tenant_id: str = DEFAULT_TENANT) -> None:
         self.clock = VirtualClock()
         self.new_id = SeededIds(7, self.clock)
-        self.case = Case.new(DEFAULT_TENANT, self.new_id(), self.new_id())
+        self.case = Case.new(tenant_id, self.new_id(), self.new_id())
         self.events: list[Event] = []
         for command in story:
             self.clock.advance(1)
@@ -95,6 +96,42 @@ def test_a_run_that_has_ended_has_nothing_to_retry_and_says_where_it_failed() ->
     assert page.duration_ms == 3000
 
 
+def test_a_step_that_was_tried_again_did_not_fail_the_run() -> None:
+    story = (
+        commands.FailStep(step_key="charge#1", error=ERROR),
+        commands.RetryStep(step_key="charge#1", retry_at=VirtualClock().now()),
+        commands.StartStep(step_key="charge#1", step_type="TOOL_SEQUENCE"),
+        commands.CompleteStep(step_key="charge#1", output=DONE),
+    )
+    page = Told(*STARTED, STEP, *story, commands.FailRun(error=ERROR)).page()
+    assert page.error is not None
+    assert (page.error.code, page.error.step) == ("E1", None)
+
+
+def test_an_effect_that_failed_the_run_leads_to_its_step() -> None:
+    """Whatever happened last: here another effect came through."""
+    critical = msgspec.structs.replace(ASKED, critical=True)
+    later = commands.StartStep(step_key="note#1", step_type="TOOL_SEQUENCE")
+    other = msgspec.structs.replace(
+        ASKED, step_key="note#1", effect_id="00000000-0000-7000-8000-00000000000f"
+    )
+    story: list[Command] = [STEP, critical, later, other]
+    story += [commands.CompleteStep(step_key=key, output=DONE) for key in ("charge#1", "note#1")]
+    story.append(commands.ReturnHandler(result=Raw(b"null")))
+    begun = commands.BeginEffect(effect_id=ASKED.effect_id or "", executor="x")
+    story += [
+        begun,
+        commands.FailEffect(
+            effect_id=begun.effect_id, executor="x", error=ERROR, next_retry_at=VirtualClock().now()
+        ),
+    ]
+    begun = commands.BeginEffect(effect_id=other.effect_id or "", executor="x")
+    story += [begun, commands.CompleteEffect(effect_id=begun.effect_id, executor="x", result=Raw(b"null"))]
+    page = Told(*STARTED, *story).page()
+    assert page.error is not None
+    assert (page.error.code, page.error.step) == ("EFFECT_DEAD_LETTERED", "charge#1")
+
+
 def test_a_run_that_waits_for_approval_says_so() -> None:
     page = Told(SIGNAL, commands.CreateRun(plan_id="handler", approval_required=True)).page()
     assert page.approval_required
@@ -127,3 +164,47 @@ def test_effects_that_need_somebody_are_told_of() -> None:
     (effect,) = page.effects
     assert (effect.status, effect.error and effect.error.code) == ("DEAD_LETTER", "E1")
     assert f"`runstone outbox requeue {effect.id}`" in page.to_do[0]
+
+
+OTHER_TENANT = "11111111-1111-4111-8111-111111111111"
+
+
+@pytest.mark.parametrize(
+    "story",
+    [
+        (SIGNAL, commands.CreateRun(plan_id="handler", approval_required=True)),
+        (*STARTED, commands.PauseRun(reason="LUNCH")),
+        (*STARTED, commands.PauseRun(reason="QUARANTINED")),
+        (*STARTED, commands.PauseRun(reason="NON_DETERMINISTIC")),
+        (
+            *STARTED,
+            STEP,
+            commands.PauseRun(reason="PARKED"),
+            commands.FailStep(step_key="charge#1", error=ERROR),
+        ),
+        (*STARTED, commands.StartStep(step_key="a#1", step_type="WAIT", wait=WaitSpec(name="a"))),
+        (
+            *STARTED,
+            STEP,
+            msgspec.structs.replace(ASKED, delivery="at_most_once"),
+            commands.BeginEffect(effect_id=ASKED.effect_id or "", executor="x"),
+            commands.LoseEffect(effect_id=ASKED.effect_id or "", executor="x"),
+        ),
+        (
+            *STARTED,
+            STEP,
+            ASKED,
+            commands.BeginEffect(effect_id=ASKED.effect_id or "", executor="x"),
+            commands.FailEffect(
+                effect_id=ASKED.effect_id or "", executor="x", error=ERROR, next_retry_at=VirtualClock().now()
+            ),
+        ),
+    ],
+    ids=["approve", "resume", "quarantined", "changed", "parked", "answer", "unknown", "dead letter"],
+)
+def test_commands_name_a_tenant_that_is_not_the_default_one(story: tuple[Command, ...]) -> None:
+    whose = f" --tenant {OTHER_TENANT}"
+    (own,), (other,) = Told(*story).page().to_do, Told(*story, tenant_id=OTHER_TENANT).page().to_do
+    assert "--tenant" not in own
+    assert other.replace(whose, "") == own
+    assert other.count(whose) == other.count("`runstone ")
