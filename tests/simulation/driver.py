@@ -37,15 +37,16 @@ CHAOS: Final = 25.0
 PEACE: Final = 200
 """How many rounds of two seconds the runs then have to end."""
 
+_PARTS: Final = ("worker", "execution", "pen", "outbox", "scheduler")
+"""Those that tell of what goes wrong here all the time; only what is an error to them counts."""
+
 
 class Simulation(Stage):
     """Plays one seed."""
 
     def run(self) -> Story:
         handler = _Complaints(self.story.findings)
-        loggers = [
-            logging.getLogger(name) for name in ("runstone.worker", "runstone.outbox", "runstone.scheduler")
-        ]
+        loggers = [logging.getLogger(f"runstone.{part}") for part in _PARTS]
         before = [logger.propagate for logger in loggers]
         for logger in loggers:
             logger.propagate = False
