@@ -103,8 +103,8 @@ def check_outbox(vitals: Vitals, longest: timedelta = OUTBOX_LAG) -> Iterator[Pr
             check="outbox",
             what=f"{due.count} effects due, not sent, for {_age(vitals, due.since)} or less: {due.example}"
             f"{_of(due.tenant_id)}",
-            remedy=f"See `runstone outbox list --groups{_for(due.tenant_id)}`, and start a worker with an "
-            "executor of their type",
+            remedy=f"See `runstone outbox list --groups{tenant_option(due.tenant_id)}`, and start a worker "
+            "with an executor of their type",
         )
 
 
@@ -132,7 +132,9 @@ def check_pauses(vitals: Vitals) -> Iterator[Problem]:
                 check="paused runs",
                 what=f"{_runs(paused.count)} paused as {paused.reason}, such as {paused.example}"
                 f"{_of(paused.tenant_id)}",
-                remedy=_PAUSES[paused.reason].format(run=f"{paused.example}{_for(paused.tenant_id)}"),
+                remedy=_PAUSES[paused.reason].format(
+                    run=f"{paused.example}{tenant_option(paused.tenant_id)}"
+                ),
             )
 
 
@@ -146,7 +148,7 @@ def check_schedules(vitals: Vitals, longest: timedelta = SCHEDULE_LAG) -> Iterat
                 what=f"{many} of task {late.task!r} due, not fired, for {_age(vitals, late.since)} or less: "
                 f"{late.example}{_of(late.tenant_id)}",
                 remedy="Start a worker whose app has such a handler; if one has, its log says why. Or "
-                f"take it back: `runstone schedules cancel{_for(late.tenant_id)}`",
+                f"take it back: `runstone schedules cancel{tenant_option(late.tenant_id)}`",
             )
 
 
@@ -184,16 +186,17 @@ def _by_tenant(counts: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
     """How many, whose they are, and the option that shows them; few tenants are named."""
     most = sorted(counts, key=lambda tenant_id: (-counts[tenant_id], tenant_id))
     for tenant_id in most[:_TENANTS]:
-        yield counts[tenant_id], _of(tenant_id), _for(tenant_id)
+        yield counts[tenant_id], _of(tenant_id), tenant_option(tenant_id)
     if others := most[_TENANTS:]:
-        yield sum(map(counts.__getitem__, others)), f" of tenants such as {others[0]}", _for(others[0])
+        such = others[0]
+        yield sum(map(counts.__getitem__, others)), f" of tenants such as {such}", tenant_option(such)
 
 
 def _of(tenant_id: str) -> str:
     return "" if tenant_id == DEFAULT_TENANT else f" of tenant {tenant_id}"
 
 
-def _for(tenant_id: str) -> str:
+def tenant_option(tenant_id: str) -> str:
     """The verbs show one tenant, unless told otherwise the default one."""
     return "" if tenant_id == DEFAULT_TENANT else f" --tenant {tenant_id}"
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 from msgspec import UNSET
 
-from runstone.cli.lookup import find_run
+from runstone.cli.lookup import load_run
 from runstone.cli.options import Options, with_options
 from runstone.cli.outbox import operator
 from runstone.cli.output import say
@@ -175,9 +175,10 @@ async def _send(
 ) -> tuple[str, RunState]:
     """Sends it; the run as it is then. A refusal says what could be done instead."""
     async with _gateway(options) as (store, control):
-        run_id = await find_run(store, options.tenant_id, name)
+        before, _ = await load_run(store, options.tenant_id, name)
+        run_id = before.stream_id
         if not early:
-            _check_wait(await _state(store, options.tenant_id, run_id), target or "", signal_id)
+            _check_wait(before, target or "", signal_id)
         try:
             await control(
                 options.tenant_id,
@@ -192,9 +193,11 @@ async def _send(
         except TooManyControls:
             raise
         except ControlRefused as error:
-            possible = _possible(await _state(store, options.tenant_id, run_id), kind, target)
+            now, _ = await load_run(store, options.tenant_id, run_id)
+            possible = _possible(now, kind, target)
             raise ControlRefused(f"{error}{possible}") from error
-        return run_id, await _state(store, options.tenant_id, run_id)
+        after, _ = await load_run(store, options.tenant_id, run_id)
+        return run_id, after
 
 
 @asynccontextmanager
@@ -209,14 +212,6 @@ async def _gateway(options: Options) -> AsyncIterator[tuple[Store, Callable[...,
             yield store, runtime.gateway.control
         finally:
             await runtime.stop()
-
-
-async def _state(store: Store, tenant_id: str, run_id: str) -> RunState:
-    stream = await store.load(tenant_id, run_id)
-    state = None if stream is None else stream.fold()
-    if not isinstance(state, RunState) or state.run is None:
-        raise NotFound(f"There is no run {run_id}")
-    return state
 
 
 def _check_wait(state: RunState, name: str, signal_id: str | None) -> None:

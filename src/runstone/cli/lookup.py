@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from runstone.core import codec
+from runstone.core.events import Event
 from runstone.core.ids import UUID_PATTERN, is_id
+from runstone.core.state import RunState
 from runstone.errors import InvalidPayload, NotFound, StoreCorrupt
 from runstone.ports.store import Store
 
@@ -33,6 +36,16 @@ async def find_run(store: Store, tenant_id: str, text: str) -> str:
     if len(named) < len(_TEMPLATE) and is_id(_filled(named)):
         return await _by_prefix(store, tenant_id, named)
     raise NotFound(f"There is no run with the id or key {text!r}: see `runstone runs`")
+
+
+async def load_run(store: Store, tenant_id: str, text: str) -> tuple[RunState, Sequence[Event]]:
+    """The run that is meant, folded, and the events that it was folded from."""
+    run_id = await find_run(store, tenant_id, text)
+    stream = await store.load(tenant_id, run_id)
+    state = None if stream is None else stream.fold()
+    if stream is None or not isinstance(state, RunState) or state.run is None:
+        raise NotFound(f"There is no run {run_id}")
+    return state, stream.events
 
 
 async def _refuse_archived(store: Store, tenant_id: str, text: str) -> None:

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from runstone.audit.doctor import tenant_option
 from runstone.core import codec
 from runstone.core.effect import EFFECT_WAIT, Effect
 from runstone.core.events import Event
-from runstone.core.ids import DEFAULT_TENANT
 from runstone.core.payloads import ErrorInfo, RunPaused, StepFailed
 from runstone.core.run import Run
 from runstone.core.signal import Signal
@@ -286,7 +286,7 @@ def _effect(effect: Effect, state: RunState) -> EffectView:
 
 
 def _to_do(run: Run, state: RunState, paused: Pause | None, waits: Sequence[Wait]) -> Iterator[str]:
-    option = _for(run.tenant_id)
+    option = tenant_option(run.tenant_id)
     named = f"{run.id}{option}"
     if waits_for_approval(state):
         yield f"it waits for approval: `runstone control approve {named}`"
@@ -309,11 +309,6 @@ def _to_do(run: Run, state: RunState, paused: Pause | None, waits: Sequence[Wait
             )
     if state.pipeline is not None:
         yield f"its graph: `runstone pipeline status {named}`"
-
-
-def _for(tenant_id: str) -> str:
-    """The verbs see one tenant, unless told otherwise the default one."""
-    return "" if tenant_id == DEFAULT_TENANT else f" --tenant {tenant_id}"
 
 
 def _milliseconds(started: datetime | None, ended: datetime | None) -> int | None:

@@ -9,13 +9,12 @@ from typing import Final
 
 import click
 
-from runstone.cli.lookup import find_run
+from runstone.cli.lookup import load_run
 from runstone.cli.options import Options, with_options
 from runstone.cli.output import counted, say, say_json, table, when
 from runstone.cli.overview import EffectView, Failure, Overview, Pause, StepView, Wait, overview
 from runstone.core.signal import Signal
-from runstone.core.state import RunState, SignalState
-from runstone.errors import NotFound
+from runstone.core.state import SignalState
 from runstone.ports.store import Store
 
 _STEP_HEADINGS: Final = ("step", "type", "status", "attempts", "took", "error")
@@ -55,13 +54,10 @@ def show_command(options: Options, run: str, as_json: bool) -> None:
 
 async def _load(options: Options, name: str) -> Overview:
     async with options.open_store(folders=True) as store:
-        run_id = await find_run(store, options.tenant_id, name)
-        stream = await store.load(options.tenant_id, run_id)
-        state = None if stream is None else stream.fold()
-        if stream is None or not isinstance(state, RunState) or state.run is None:
-            raise NotFound(f"There is no run {run_id}")
+        state, events = await load_run(store, options.tenant_id, name)
+        assert state.run is not None
         signal = await _signal(store, options.tenant_id, state.run.signal_id)
-        return overview(state, stream.events, signal)
+        return overview(state, events, signal)
 
 
 async def _signal(store: Store, tenant_id: str, signal_id: str) -> Signal | None:

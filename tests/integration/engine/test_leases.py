@@ -15,6 +15,7 @@ from runstone.stores.sqlite import SqliteStore
 from runstone.testing.clock import VirtualClock
 from tests.integration.engine.lab import (
     SHORT_LEASE,
+    Process,
     SlowReads,
     data,
     leased,
@@ -29,6 +30,34 @@ from tests.integration.engine.lab import (
 
 async def busy(*_: Any, **__: Any) -> Any:
     raise StoreBusy
+
+
+class Gated:
+    """An app whose handler tells that it was begun, and waits at a gate."""
+
+    def __init__(self) -> None:
+        self.app = rs.App("desk")
+        self.entered: list[str] = []
+        self.gate = asyncio.Event()
+
+        @self.app.on()
+        async def handle(run: rs.Run) -> str:
+            self.entered.append(run.id)
+            await self.gate.wait()
+            return "done"
+
+        self._handle = handle
+
+    async def start(self, path: str, **more: Any) -> rs.Handle[str]:
+        async with process(self.app, path, worker=False, **more):
+            return await self.app.start(self._handle)
+
+    async def is_left_to(self, other: Process, late: Process, started: rs.Handle[str]) -> None:
+        """The late reading begins nothing, and whose the run is now ends it."""
+        await until(lambda: not late.worker.holds(started.id), "the late reading being given up")
+        assert self.entered == [started.id]
+        self.gate.set()
+        assert await within(other.handle(started).result()) == "done"
 
 
 async def test_the_runs_of_a_dead_worker_are_claimed_after_its_lease(path: str) -> None:
@@ -144,17 +173,10 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_in_time(
 async def test_a_run_whose_lease_ends_while_it_is_loaded_is_not_begun(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = rs.App("desk")
-    clock = VirtualClock()
-    entered: list[str] = []
-
-    @app.on()
-    async def handle(run: rs.Run) -> str:
-        entered.append(run.id)
-        return "done"
-
-    async with process(app, path, clock=clock, worker=False):
-        started = await app.start(handle)
+    desk, clock = Gated(), VirtualClock()
+    app, entered = desk.app, desk.entered
+    desk.gate.set()
+    started = await desk.start(path, clock=clock)
     slow = SlowReads(monkeypatch)
     async with process(app, path, lease=SHORT_LEASE, clock=clock) as here:
         await within(slow.read.wait())
@@ -171,19 +193,9 @@ async def test_a_run_whose_lease_ends_while_it_is_loaded_is_not_begun(
 async def test_nor_is_it_when_the_worker_has_its_next_lease_by_then(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = rs.App("desk")
-    clock = VirtualClock()
-    entered: list[str] = []
-    gate = asyncio.Event()
-
-    @app.on()
-    async def handle(run: rs.Run) -> str:
-        entered.append(run.id)
-        await gate.wait()
-        return "done"
-
-    async with process(app, path, clock=clock, worker=False):
-        started = await app.start(handle)
+    desk, clock = Gated(), VirtualClock()
+    app, entered = desk.app, desk.entered
+    started = await desk.start(path, clock=clock)
     slow = SlowReads(monkeypatch)
     async with process(app, path, lease=SHORT_LEASE, clock=clock) as here:
         await within(slow.read.wait())
@@ -198,29 +210,16 @@ async def test_nor_is_it_when_the_worker_has_its_next_lease_by_then(
                 broken.undo()
                 await until(lambda: leased(app), "the next lease")
                 slow.gate.set()
-                await until(lambda: not here.worker.holds(started.id), "the late reading being given up")
-                assert entered == [started.id]
-                gate.set()
-                assert await within(other.handle(started).result()) == "done"
+                await desk.is_left_to(other, here, started)
 
 
 async def test_nor_when_it_gets_its_next_lease_without_noticing_that_one_was_over(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its heart beats once in twenty minutes here: the claim is the first to tell the time."""
-    app = rs.App("desk")
-    clock = VirtualClock()
-    entered: list[str] = []
-    gate, claimed = asyncio.Event(), asyncio.Event()
-
-    @app.on()
-    async def handle(run: rs.Run) -> str:
-        entered.append(run.id)
-        await gate.wait()
-        return "done"
-
-    async with process(app, path, clock=clock, worker=False):
-        started = await app.start(handle)
+    desk, clock, claimed = Gated(), VirtualClock(), asyncio.Event()
+    app, entered = desk.app, desk.entered
+    started = await desk.start(path, clock=clock)
     slow = SlowReads(monkeypatch)
     async with process(app, path, lease=rs.hours(1), clock=clock) as here:
         await within(slow.read.wait())
@@ -239,25 +238,16 @@ async def test_nor_when_it_gets_its_next_lease_without_noticing_that_one_was_ove
                 broken.setattr(here.runtime.store, "claim", claim)
                 await within(claimed.wait())
                 slow.gate.set()
-                await until(lambda: not here.worker.holds(started.id), "the late reading being given up")
-                assert entered == [started.id]
-                gate.set()
-                assert await within(other.handle(started).result()) == "done"
+                await desk.is_left_to(other, here, started)
 
 
 async def test_nor_is_one_that_somebody_else_has_claimed_by_then(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = rs.App("desk")
-    entered: list[str] = []
-    gate, asked, late = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    desk, asked, late = Gated(), asyncio.Event(), asyncio.Event()
+    app, entered = desk.app, desk.entered
+    started = await desk.start(path)
     real = SqliteStore.load
-
-    @app.on()
-    async def handle(run: rs.Run) -> str:
-        entered.append(run.id)
-        await gate.wait()
-        return "done"
 
     async def load(store: SqliteStore, *arguments: Any, **more: Any) -> Any:
         if not asked.is_set():
@@ -265,8 +255,6 @@ async def test_nor_is_one_that_somebody_else_has_claimed_by_then(
             await late.wait()
         return await real(store, *arguments, **more)
 
-    async with process(app, path, worker=False):
-        started = await app.start(handle)
     monkeypatch.setattr(SqliteStore, "load", load)
     async with process(app, path, lease=rs.hours(1), concurrency=1) as here:
         await within(asked.wait())
@@ -274,10 +262,7 @@ async def test_nor_is_one_that_somebody_else_has_claimed_by_then(
         async with process(app, path) as other:
             await until(lambda: entered == [started.id], "the other one beginning")
             late.set()
-            await until(lambda: not here.worker.holds(started.id), "the late reading being given up")
-            assert entered == [started.id]
-            gate.set()
-            assert await within(other.handle(started).result()) == "done"
+            await desk.is_left_to(other, here, started)
 
 
 async def test_a_run_that_cannot_be_written_is_given_back_and_tried_again(

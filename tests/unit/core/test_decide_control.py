@@ -293,6 +293,17 @@ class TestRejected:
         story.do(control("RETRY_STEP", 902, target="flaky"))
         assert data(story.last)["error"]["message"].endswith("flaky#08, flaky#09, …")
 
+    def test_what_is_to_be_tried_already_is_not_offered(self) -> None:
+        story = Story.running()
+        for key in ("one#1", "two#1"):
+            story.open_step(key)
+        story.parked_step("zero#1")
+        for key in ("one#1", "two#1"):
+            story.do(commands.FailStep(step_key=key, error=error()))
+        story.do(control("RETRY_STEP", 901, target="one#1"))
+        story.do(control("RETRY_STEP", 902, target="one"))
+        assert data(story.last)["error"]["message"].endswith("those that can be retried: two#1, zero#1")
+
     def test_a_retry_of_what_did_not_fail(self) -> None:
         story = Story.running()
         story.step()
