@@ -204,7 +204,7 @@ def retryable_steps(state: RunState) -> tuple[str, ...]:
     """The steps that can be tried again (§ENG-29)."""
     if state.run is None or state.run.status in RUN.terminal or state.handler_returned:
         return ()
-    return tuple(sorted(state.unseen_failures - state.due_attempts.keys()))
+    return tuple(sorted(state.unseen_failures))
 
 
 def _source(signal: Signal | None) -> Source | None:

@@ -105,7 +105,7 @@ def _retry_objection(case: CaseWriter, step_key: str | None) -> str | None:
 
 def _retriable(case: CaseWriter) -> str:
     """Which steps somebody may have meant: a key has a number, which is easily forgotten."""
-    keys = sorted(case.state.unseen_failures - case.state.due_attempts.keys())
+    keys = sorted(case.state.unseen_failures)
     more = ", …" if len(keys) > _NAMED else ""
     return f"; those that can be retried: {', '.join(keys[:_NAMED])}{more}" if keys else ""
 
